@@ -3,7 +3,7 @@
 In: columns of rows, window by window. Out: what is in them (how many are absent, the least and the greatest), and the
 same numbers as narrow as a column has them. Rules: `at` is where a window's rows begin among those of all; an absent
 number is 0 where it is narrow, and `marks` tells where those are. Each kernel does in one pass what would be a pass for
-each step; `tests/captures/test_cast.py` has their slow twins.
+each step; `tests/captures/test_cast.py` has their reference implementations.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def emit(
     out[row, t.SEG_NUMBER] = origin.number
     out[row, t.SEG_FILE] = origin.file
     out[row, t.SEG_RECORD_AT] = origin.record_at
-    out[row, t.SEG_PACKET_INDEX] = origin.ordinal
+    out[row, t.SEG_PACKET_INDEX] = origin.packet_index
     out[row, t.SEG_COMPLETED_BY] = completed_by
     v[t.V_OUT] = row + 1
 
@@ -109,7 +109,7 @@ def drain(tables: StreamTables, slot: Int, time_ns: Int, completed_by: Int, forc
                     w[row, t.W_NUMBER],
                     w[row, t.W_FILE],
                     w[row, t.W_RECORD_AT],
-                    w[row, t.W_ORDINAL],
+                    w[row, t.W_PACKET_INDEX],
                 )
                 if captured > 0:
                     emit(
@@ -217,7 +217,7 @@ def stuck(d: Table, w: Table, slot: Int) -> Int:
     for key in range(2 * slot, 2 * slot + 2):
         row = d[key, t.D_HEAD]
         if d[key, t.D_SYNCED] != 0 and row >= 0 and w[row, t.W_SEQ] <= d[key, t.D_NEXT]:
-            if best < 0 or w[row, t.W_ORDINAL] < w[d[best, t.D_HEAD], t.W_ORDINAL]:
+            if best < 0 or w[row, t.W_PACKET_INDEX] < w[d[best, t.D_HEAD], t.W_PACKET_INDEX]:
                 best = np.int64(key)
     return best
 

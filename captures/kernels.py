@@ -263,12 +263,12 @@ class Helper:
 class Intrinsic:
     """An operation that kernels express in LLVM's instructions.
 
-    `make` builds Numba's intrinsic once something is compiled with it. `twin` is its reference implementation, for
+    `make` builds Numba's intrinsic once something is compiled with it. `reference` is the same in Python, for
     kernels that run as plain Python."""
 
-    def __init__(self, make: Callable[[], Any], twin: Callable[..., Any] | None = None) -> None:
+    def __init__(self, make: Callable[[], Any], reference: Callable[..., Any] | None = None) -> None:
         self._make = make
-        self._twin = twin
+        self._reference = reference
 
     @functools.cached_property
     def numba_type(self) -> Any:
@@ -281,9 +281,9 @@ class Intrinsic:
         return cpu_target.typing_context.resolve_value_type(builder)
 
     def __call__(self, *arguments: Any) -> Any:
-        if self._twin is None:
+        if self._reference is None:
             raise NotImplementedError("only compiled kernels can do this")
-        return self._twin(*arguments)
+        return self._reference(*arguments)
 
 
 def _call_at() -> Any:
@@ -344,14 +344,14 @@ def _number_at(bits: int) -> Callable[[], Any]:
     return make
 
 
-def _soon() -> Any:
+def _prefetch() -> Any:
     from llvmlite import ir
     from numba import types
     from numba.core import cgutils
     from numba.extending import intrinsic
 
     @intrinsic
-    def soon(typing_context: Any, array: Any, at: Any) -> Any:
+    def prefetch(typing_context: Any, array: Any, at: Any) -> Any:
         def build(context: Any, builder: Any, signature: Any, values: Any) -> Any:
             data = context.make_array(signature.args[0])(context, builder, values[0]).data
             place = builder.gep(data, [values[1]])
@@ -364,7 +364,7 @@ def _soon() -> Any:
 
         return types.none(array, types.int64), build
 
-    return soon
+    return prefetch
 
 
 call_at: Callable[[Int, tuple[Int, ...]], Int] = Intrinsic(_call_at)
@@ -388,7 +388,7 @@ big16: Callable[[Bytes, Int], Int] = Intrinsic(_number_at(16), _read(2))
 Numba would make two, and ask of each whether its place is negative. Nothing is checked: who calls has checked."""
 big32: Callable[[Bytes, Int], Int] = Intrinsic(_number_at(32), _read(4))
 """The same of 32 bits."""
-soon: Callable[[Array, Int], None] = Intrinsic(_soon, lambda array, at: None)
+prefetch: Callable[[Array, Int], None] = Intrinsic(_prefetch, lambda array, at: None)
 """A place of an array, whose items lie one after the other, will be read soon: have it fetched from memory meanwhile.
 Any place will do, also beyond the array."""
 
@@ -558,16 +558,16 @@ def grown(tables: Tables, status: int, full: Mapping[int, tuple[str, ...]]) -> T
     return replaced
 
 
-SOON_BYTES: Final = 1 << 11
+PREFETCH_BYTES: Final = 1 << 11
 """Of one thing: more than a packet has, but for what offloading puts together, of which the processor sees the rest
 coming by itself."""
 
 
 @inline
-def soon_all(array: Bytes, at: Int, count: Int) -> None:
-    """Like `soon`, for `count` bytes from `at` on, at most `SOON_BYTES`: for each cache line of them."""
-    for place in range(at, at + min(count, SOON_BYTES) + 64, 64):
-        soon(array, place)
+def prefetch_all(array: Bytes, at: Int, count: Int) -> None:
+    """Like `prefetch`, for `count` bytes from `at` on, at most `PREFETCH_BYTES`: for each cache line of them."""
+    for place in range(at, at + min(count, PREFETCH_BYTES) + 64, 64):
+        prefetch(array, place)
 
 
 BLOCK: Final = 8
@@ -582,12 +582,12 @@ _LINE: Final = 8
 
 
 @inline
-def soon_block(rows: Table, begin: Int) -> None:
-    """Like `soon`, for a block of int64[n, columns], some blocks behind the one that begins at a row."""
+def prefetch_block(rows: Table, begin: Int) -> None:
+    """Like `prefetch`, for a block of int64[n, columns], some blocks behind the one that begins at a row."""
     if MACHINE_CODE:
         width = rows.shape[1]
         for at in range((begin + _AHEAD) * width, (begin + _AHEAD + BLOCK) * width, _LINE):
-            soon(rows, at)
+            prefetch(rows, at)
 
 
 @inline

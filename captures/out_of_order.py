@@ -135,7 +135,7 @@ def wait(
             w[row, t.W_NUMBER] = origin.number
             w[row, t.W_FILE] = origin.file
             w[row, t.W_RECORD_AT] = origin.record_at
-            w[row, t.W_ORDINAL] = origin.ordinal
+            w[row, t.W_PACKET_INDEX] = origin.packet_index
             w[row, t.W_DOUBT] = 1 if doubt else 0
             # Only for a packet that is kept whole can the checksum be told later.
             w[row, t.W_SUM] = headers if skipped == 0 and position == start and captured == stop - start else -1

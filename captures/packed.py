@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from captures.kernels import BLOCK, NULL, Array, Int, Table, inline, kernel, soon_block
+from captures.kernels import BLOCK, NULL, Array, Int, Table, inline, kernel, prefetch_block
 
 LEAST, WIDTH, AT = range(3)
 """Of a column, in `Packed.about`: what its numbers exceed; bytes of each of them, 0: all are that; where they begin."""
@@ -87,7 +87,7 @@ def pick(rows: Table, which: Table, out: Table) -> None:
     columns, count, width = min(len(which), out.shape[0]), min(rows.shape[0], out.shape[1]), rows.shape[1]
     for begin in range(0, count, BLOCK):
         end = min(begin + BLOCK, count)
-        soon_block(rows, begin)
+        prefetch_block(rows, begin)
         for k in range(columns):
             column = which[k]
             there = 0 <= column < width

@@ -32,7 +32,7 @@ from captures.fragments import (
     FragmentTables,
     gather,
 )
-from captures.kernels import MACHINE_CODE, Bytes, Int, Table, inline, kernel, soon
+from captures.kernels import MACHINE_CODE, Bytes, Int, Table, inline, kernel, prefetch
 from captures.links import (
     FRAGMENT,
     LINK_NAMES,
@@ -164,8 +164,8 @@ def scan(
             # Where the next record is stands in this one, so the processor cannot see further: it is likely that the
             # next six are as long together as the last six were.
             ahead = at + at - before_6
-            soon(b, ahead)
-            soon(b, ahead + 64)
+            prefetch(b, ahead)
+            prefetch(b, ahead + 64)
             before_6, before_5, before_4, before_3, before_2, before_1 = (
                 before_5,
                 before_4,

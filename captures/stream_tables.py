@@ -102,7 +102,7 @@ R_NUMBERS, R_SHAPE, R_TIME_NS, R_IDENTITY, R_COLUMNS = 0, 1, 2, 3, 4
     W_NUMBER,
     W_FILE,
     W_RECORD_AT,
-    W_ORDINAL,
+    W_PACKET_INDEX,
     W_SUM,  # of its packet's headers for the TCP checksum (see `header_sum`), -1, or RIGHT
     W_DOUBT,  # 1: its checksum is wrong, and its receiver has not acknowledged it
     W_COLUMNS,
@@ -143,4 +143,4 @@ class Origin(NamedTuple):
     number: Int
     file: Int
     record_at: Int
-    ordinal: Int
+    packet_index: Int

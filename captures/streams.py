@@ -33,7 +33,7 @@ from captures.copies import differs, duplicate, remember, same_packet
 from captures.delivery import blocked, declare, drain, emit, flush, mutual, nowhere, release, stuck
 from captures.flow_tables import WOKEN_NO_WINDOW, WOKEN_SIDE
 from captures.flows import Assigned
-from captures.kernels import MACHINE_CODE, Flag, Int, Table, grown, inline, kernel, soon_all
+from captures.kernels import MACHINE_CODE, Flag, Int, Table, grown, inline, kernel, prefetch_all
 from captures.out_of_order import WAITING_BYTES, WAITING_SEGMENTS, compact, wait
 from captures.packets import Packets
 from captures.segment_sums import SUM_UNKNOWN, header_sum, payload_sum, sums_of
@@ -248,7 +248,7 @@ def advance(
         if i >= n:
             break
         if MACHINE_CODE and summed == 0 and i + AHEAD < n and _is_of_shard(np.int64(slots[i + AHEAD]), shard, shards):
-            soon_all(buffer, payload_at[i + AHEAD], captured[i + AHEAD])
+            prefetch_all(buffer, payload_at[i + AHEAD], captured[i + AHEAD])
         slot = np.int64(slots[i])
         if not _is_of_shard(slot, shard, shards):
             i += 1
@@ -537,10 +537,10 @@ class Streams:
         """Bytes that wait for their turn."""
         return int(self._tables.counters[t.V_LIVE])
 
-    def waiting_ordinals(self) -> np.ndarray:
+    def waiting_indices(self) -> np.ndarray:
         """Return indices of the packets with bytes that wait."""
         rows = self._tables.waiting[: int(self._tables.counters[t.V_ROWS])]
-        ordinals: np.ndarray = rows[rows[:, t.W_LENGTH] > 0, t.W_ORDINAL]
+        ordinals: np.ndarray = rows[rows[:, t.W_LENGTH] > 0, t.W_PACKET_INDEX]
         return ordinals
 
     def _compact(self) -> None:

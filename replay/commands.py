@@ -1,4 +1,4 @@
-"""What `kwire replay` and `kwire diff` do, once the command line is read.
+"""Run `kwire replay` and `kwire diff`, once the command line is read.
 
 In: parsed options. Out: of `replay` a summary (or the plan) on stdout, notes on stderr, exit code 0, 1 where the
 target lacks what it acknowledged or made the run slower (`--fail-on`), 2 where nothing was sent, 3 where the run is no
@@ -78,18 +78,19 @@ def _announce(tell: Callable[[str], None] | None, line: str) -> None:
 
 
 def _until_ended(work: Coroutine[Any, Any, _Done]) -> _Done:
-    """What it gives. The first Ctrl-C, SIGTERM or SIGHUP cancels it, and what it then does is waited for; where it only
-    ends, that is the interrupt. (asyncio itself hears Ctrl-C alone, and that not where a shell has it ignored.)"""
+    """Run a coroutine to its end. The first Ctrl-C, SIGTERM or SIGHUP cancels it, and its end is awaited; if it only
+    ends then, KeyboardInterrupt is raised. (asyncio itself hears Ctrl-C alone, and that not where a shell has it
+    ignored.)"""
 
     async def awaited() -> _Done:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
-        heard = False
+        is_cancelled = False
 
         def stop() -> None:
-            nonlocal heard
-            if not heard:
-                heard = True
+            nonlocal is_cancelled
+            if not is_cancelled:
+                is_cancelled = True
                 loop.call_soon_threadsafe(task.cancel)
 
         with ended_by(stop):
@@ -163,14 +164,14 @@ def _round(
     for note in dict.fromkeys(notes):
         sys.stderr.write(f"note: {printable(note)}\n")
     if options.json:
-        told = result.audit.as_dict() if result.audit is not None else None
+        audit = result.audit.as_dict() if result.audit is not None else None
         json.dump(
             {
                 **result.counts.as_dict(),
                 "valid": result.valid,
                 "seconds": round(result.seconds, 3),
                 "slower": result.pace.text(),
-                "audit": told,
+                "audit": audit,
             },
             sys.stdout,
             indent=1,
@@ -240,19 +241,19 @@ def _audit(options: ReplayOptions, audited: str) -> int:
         raise UsageError("--audit needs --to HOST:PORT", "the target that the RUN was sent to")
     host, port = request.address(options.to)
     access = request.access(options)
-    found = _until_ended(auditor.audit(audited, host, port, access.dial(host, port), access.reach(host, port)))
-    for reason in (*filter(None, (found.elsewhere,)), *found.unread):
+    result = _until_ended(auditor.audit(audited, host, port, access.dial(host, port), access.reach(host, port)))
+    for reason in (*filter(None, (result.elsewhere,)), *result.unread):
         sys.stderr.write(f"note: {printable(reason)}\n")
     if options.json:
-        json.dump(found.as_dict(), sys.stdout, indent=1)
+        json.dump(result.as_dict(), sys.stdout, indent=1)
         sys.stdout.write("\n")
     else:
-        sys.stdout.write(f"audit: {printable(found.text())}\n")
-    if not found.clean:
+        sys.stdout.write(f"audit: {printable(result.text())}\n")
+    if not result.clean:
         return EXIT_DIFFERS
-    if found.unread:
+    if result.unread:
         sys.stderr.write(
-            f"kwire: not valid: {len(found.unread)} of {len(found.rows)} partitions could not be read\n"
+            f"kwire: not valid: {len(result.unread)} of {len(result.rows)} partitions could not be read\n"
             "hint: what is in them nobody knows; the notes say why: ask again as a user who may read them\n"
         )
         return EXIT_NOT_VALID
@@ -289,8 +290,8 @@ def _dry_run(options: ReplayOptions, source: Source, wanted: Options, dial: link
     lacks = [] if assumed else missing(wanted, cluster, topology, planned)
     if options.json:
         brokers = [] if assumed else allowed.listed(topology.nodes)
-        told = {"apis": rows, "missing": lacks, "brokers": brokers, "warnings": warnings}
-        json.dump(told, sys.stdout, indent=1)
+        summary_of_plan = {"apis": rows, "missing": lacks, "brokers": brokers, "warnings": warnings}
+        json.dump(summary_of_plan, sys.stdout, indent=1)
         sys.stdout.write("\n")
         return 0
     sys.stdout.write(plan_text(rows))
@@ -350,7 +351,7 @@ def plan_text(rows: list[dict[str, Any]]) -> str:
 
 
 def summary(result: run.Result, out: str) -> str:
-    """What a person reads after a run."""
+    """The summary of a run, for people."""
     out = printable(out)
     counts = result.counts
     slower = result.pace.text()
@@ -413,24 +414,24 @@ def diff(options: DiffOptions) -> int:
     if options.noise is not None and options.run_b is None:
         raise UsageError("--noise goes with RUN_A and RUN_B", "kwire diff OLD NEW --noise OLD_AGAIN")
     if options.run_b is None:
-        found, sides = pairs.from_run(options.run_a), ("captured", "replayed")
+        pairing, sides = pairs.from_run(options.run_a), ("captured", "replayed")
     else:
-        found, sides = pairs.from_runs(options.run_a, options.run_b), ("A", "B")
+        pairing, sides = pairs.from_runs(options.run_a, options.run_b), ("A", "B")
     if options.noise is None:
-        comparison = compare(found)
+        comparison = compare(pairing)
     else:
-        comparison = compare_beyond(found, pairs.from_runs(options.run_a, options.noise))
+        comparison = compare_beyond(pairing, pairs.from_runs(options.run_a, options.noise))
     written = {
         "text": lambda: text.as_text(comparison, sides) + "\n",
         "json": lambda: json.dumps(text.as_json(comparison, sides), indent=2) + "\n",
-        "html": lambda: page.as_html(comparison, sides, found),
+        "html": lambda: page.as_html(comparison, sides, pairing),
         "junit": lambda: junit.as_junit(comparison),
     }[form]()
     if options.out:
         _write(options.out, written)
     else:
         sys.stdout.write(written)
-    kinds = {one.kind == SLOWER_KIND for one in comparison.differences if one.unexpected}
+    kinds = {difference.kind == SLOWER_KIND for difference in comparison.differences if difference.unexpected}
     counted = {ANY: kinds, UNEXPECTED: kinds - {True}, SLOWER: kinds - {False}}.get(options.fail_on)
     return EXIT_DIFFERS if counted else 0
 
@@ -438,7 +439,7 @@ def diff(options: DiffOptions) -> int:
 def _write(path: str, text: str) -> None:
     """A file for its owner only: it may show what was captured."""
     try:
-        with output_file.written(path) as made:
-            Path(made).write_text(text, encoding="utf-8")
+        with output_file.written(path) as partial:
+            Path(partial).write_text(text, encoding="utf-8")
     except OSError as failure:
         raise UsageError(f"{path}: {failure.strerror}", "name a file that can be written") from None

@@ -1,4 +1,4 @@
-"""What a replay takes: `kwire replay`'s options, and `replay.replay`'s, in one object."""
+"""The options of a replay, checked and resolved, from the command line or from Python."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LAG_LIMIT_US: Final = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What `kwire replay` takes. `access`: how workers, which are processes of their own, open connections; `audit`:
+    """Options of a replay. `access`: how workers, which are processes of their own, open connections; `audit`:
     read at the end what the target acknowledged; `seed_as_captured`: make topics with the captured retention too;
     `same_cluster`: also to the cluster that was captured; `selection`, `renaming`, `times`: what of the capture is
     sent, under which names, and in how many copies (`reading.prepared`); `prefix_topics`: of all topics' names on the

@@ -83,9 +83,9 @@ def needed(query: str) -> frozenset[str] | None:
     names = set(_NAME.findall(query.lower()))
     if "identifier" in names or not _ASKS.match(query):
         return None
-    for one in reversed(views()):
-        if one.name in names:
-            names.update(_NAME.findall(one.sql))
+    for view in reversed(views()):
+        if view.name in names:
+            names.update(_NAME.findall(view.sql))
     return frozenset(names)
 
 

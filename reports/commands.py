@@ -1,4 +1,4 @@
-"""What `kwire report` and `kwire analyze --engine spark` do, once the command line is read.
+"""Run `kwire report` and `kwire analyze --engine spark`, once the command line is read.
 
 In: parsed options. Out: the report in a file or on stdout, progress and notes on stderr; of `analyze` the same as from
 the local engine. Errors of the user's input leave as `UsageError`.
@@ -38,8 +38,8 @@ def report(options: ReportOptions) -> int:
         output.check(options.out)
     with contextlib.ExitStack() as stack:
         datasets = _datasets(options, stack)
-        made = _made(options, datasets, target)
-    text = _render(made, form)
+        result = _report(options, datasets, target)
+    text = _render(result, form)
     if options.out:
         with output.written(options.out) as beside:
             Path(beside).write_text(text, encoding="utf-8")
@@ -49,16 +49,18 @@ def report(options: ReportOptions) -> int:
     return 0
 
 
-def _target(said: str | None) -> str | None:
+def _target(version: str | None) -> str | None:
     """The release of the upgrade check."""
-    if said is None:
+    if version is None:
         return None
     from reports import releases
 
     try:
-        return releases.find(said).name
+        return releases.find(version).name
     except LookupError:
-        raise UsageError(f"--target {said}: not a Kafka release that this kwire knows", releases.hint(said)) from None
+        raise UsageError(
+            f"--target {version}: not a Kafka release that this kwire knows", releases.hint(version)
+        ) from None
 
 
 def _datasets(options: ReportOptions, stack: contextlib.ExitStack) -> list[str]:
@@ -66,9 +68,9 @@ def _datasets(options: ReportOptions, stack: contextlib.ExitStack) -> list[str]:
     from analyzer.cli import commands
     from analyzer.dataset import dataset
 
-    found = [source for source in options.sources if dataset.is_dataset(source)]
-    captures = [source for source in options.sources if source not in found]
-    for source in found:
+    datasets = [source for source in options.sources if dataset.is_dataset(source)]
+    captures = [source for source in options.sources if source not in datasets]
+    for source in datasets:
         commands.named_dataset(source)  # what is wrong with it is told before a capture is read
     if not captures:
         if options.filter is not None or options.port or options.rotated:
@@ -77,15 +79,15 @@ def _datasets(options: ReportOptions, stack: contextlib.ExitStack) -> list[str]:
             )
         if options.keylog:
             raise UsageError("--keylog goes with a CAPTURE", "kwire analyze --keylog makes a DATASET")
-        return found
+        return datasets
 
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="kwire-report-"))
-    made = os.path.join(folder, "dataset")
-    commands.dataset_of(captures, made, options)
-    return [*found, made]
+    path = os.path.join(folder, "dataset")
+    commands.dataset_of(captures, path, options)
+    return [*datasets, path]
 
 
-def _made(options: ReportOptions, datasets: list[str], target: str | None) -> Report:
+def _report(options: ReportOptions, datasets: list[str], target: str | None) -> Report:
     from reports import engines
     from reports.page.report import CONF, make
 
@@ -105,11 +107,11 @@ def _doing(what: str) -> Iterator[None]:
         yield
 
 
-def _render(made: Report, form: str) -> str:
+def _render(result: Report, form: str) -> str:
     from reports.page import rendering
 
     renderers = {"html": rendering.as_html, "md": rendering.as_markdown, "json": rendering.as_json}
-    return renderers[form](made)
+    return renderers[form](result)
 
 
 # --- analyze --engine spark -------------------------------------------------------------------------------------------
@@ -163,7 +165,7 @@ def _split(options: AnalyzeOptions) -> Any:
 
 @contextlib.contextmanager
 def _told_by_spark(hint: str) -> Iterator[None]:
-    """What Spark says went wrong, in one line."""
+    """Turn errors of Spark into UsageError, in one line."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 

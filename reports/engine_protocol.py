@@ -1,4 +1,4 @@
-"""What an engine is to those who ask: a protocol, how to end what is being asked, and what it says instead of answers.
+"""The protocol of SQL engines, their exceptions, and how a question is ended.
 
 Both engines and whoever asks them meet here; `engines.py` chooses one.
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Untaken(Exception):
+class UnsupportedSqlError(Exception):
     """Why the embedded engine does not take a query."""
 
 
@@ -34,9 +34,9 @@ class Engine(Protocol):
     def at_once(self) -> int:
         """How many questions are worth asking at once."""
 
-    def ask(self, query: str, rows: int | None = None, ours: bool = False) -> tuple[pa.Table, bool]:
-        """The answer, and whether there are more than `rows`. `ours`: kwire asks, and will ask the same again. Raises
-        WrongQuery."""
+    def ask(self, query: str, rows: int | None = None, repeated: bool = False) -> tuple[pa.Table, bool]:
+        """The answer, and whether there are more than `rows`. `repeated`: kwire asks, and asks the
+        same again later. Raises QueryError."""
 
     def own(self) -> list[str]:
         """Views that queries made."""
@@ -45,21 +45,21 @@ class Engine(Protocol):
         """End what is being asked at this moment, in whichever thread."""
 
 
-def cancel(engine: Engine, asked: Iterable[Future[Any]]) -> None:
+def cancel(engine: Engine, futures: Iterable[Future[Any]]) -> None:
     """End what these threads ask. Once is not enough: one of them may only be about to ask."""
-    waiting = set(asked)
+    waiting = set(futures)
     while waiting:
         engine.interrupt()
         _, waiting = wait(waiting, 0.2)
 
 
 def interruptibly(engine: Engine, work: Callable[[], T]) -> T:
-    """What asks an engine, done in a thread of its own, so that Ctrl-C finds us free to tell the engine: Spark's own
-    library, and its JVM's connection to a thread, wait for an answer whatever comes."""
+    """Run a question in a thread of its own, so that Ctrl-C can end it: Spark's own library, and its JVM's connection
+    to a thread, wait for an answer whatever comes."""
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(work)
+        future = pool.submit(work)
         try:
-            return asked.result()
+            return future.result()
         except KeyboardInterrupt:
-            cancel(engine, [asked])
+            cancel(engine, [future])
             raise

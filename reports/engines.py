@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from captures.errors import KwireError
 from reports import relations
-from reports.engine_protocol import Engine, UnknownColumn, Untaken
+from reports.engine_protocol import Engine, UnknownColumn, UnsupportedSqlError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,11 +67,11 @@ def opened(
         else:
             from reports.embedded import engine
 
-            yield _Both(stack.enter_context(engine.opened(datasets)), spark, options.verbose)
+            yield _EmbeddedFirst(stack.enter_context(engine.opened(datasets)), spark, options.verbose)
 
 
 def check_columns(query: str) -> None:
-    """Raises WrongQuery where a query names a column that its tables and views do not have."""
+    """Raises QueryError where a query names a column that its tables and views do not have."""
     from reports.embedded import engine
     from reports.query_errors import unknown_column
 
@@ -80,7 +80,7 @@ def check_columns(query: str) -> None:
             empty.check(query)
         except UnknownColumn as failure:
             raise unknown_column(query, failure.name, failure.near) from None
-        except Untaken:
+        except UnsupportedSqlError:
             return
 
 
@@ -116,7 +116,7 @@ _ONLY_ASK = ("SELECT", "WITH", "FROM", "VALUES", "EXPLAIN", "DESC", "SHOW")
 """How statements begin that leave everything as it is."""
 
 
-class _Both:
+class _EmbeddedFirst:
     """The embedded engine, and Spark for what that does not take."""
 
     def __init__(self, embedded: Any, spark: _Spark, verbose: bool) -> None:
@@ -124,20 +124,20 @@ class _Both:
         self.at_once: int = embedded.at_once
         self._own = False
 
-    def ask(self, query: str, rows: int | None = None, ours: bool = False) -> tuple[pa.Table, bool]:
+    def ask(self, query: str, rows: int | None = None, repeated: bool = False) -> tuple[pa.Table, bool]:
         """See `Engine`. Once a statement that is no query has gone to Spark, what follows may depend on it."""
         from reports.query_errors import check, unknown_column
 
         if self._own:
             return self._spark.started().ask(query, rows)
-        if not ours:
+        if not repeated:
             check(query)
         try:
-            table, more = self._embedded.ask(query, rows, ours)
+            table, more = self._embedded.ask(query, rows, repeated)
             return table, more
         except UnknownColumn as failure:
             raise unknown_column(query, failure.name, failure.near) from None
-        except Untaken as why:
+        except UnsupportedSqlError as why:
             if self._verbose:
                 sys.stderr.write(f"note: Spark answers this: the embedded engine does not take {why}\n")
         self._own = not query.lstrip(" \t\n(").upper().startswith(_ONLY_ASK)

@@ -51,7 +51,7 @@ def _unwritten(path: str, failure: OSError) -> UsageError:
 
 
 def name_of(source: str) -> str:
-    """What a page calls a source: never the path of somebody's machine."""
+    """The name of a source on a page: never the path on somebody's machine."""
     if urls.is_url(source):
         return urls.base_name(source)
     return "standard input" if source == "-" else Path(source).name or source

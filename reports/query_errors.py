@@ -1,6 +1,6 @@
-"""What is wrong with a query, in one line and a hint: the same from Spark and from before Spark is started.
+"""Errors of a query, in one line and a hint, equal from Spark and from before Spark is started.
 
-In: the text of a query. Out: nothing, or `WrongQuery` in Spark's words. Only what is certain is told: what is not goes
+In: the text of a query. Out: nothing, or `QueryError` in Spark's words. Only what is certain is told: what is not goes
 on to an engine.
 """
 
@@ -27,7 +27,7 @@ _BEGINS = frozenset((
 """How statements of Spark SQL begin."""
 
 
-class WrongQuery(KwireError):
+class QueryError(KwireError):
     """A query that cannot be answered."""
 
     @classmethod
@@ -37,26 +37,28 @@ class WrongQuery(KwireError):
         return cls(message.rstrip(" .") + where, hint)
 
 
-def unknown_relation(message: str, place: tuple[int, int] | None, name: str, names: Collection[str]) -> WrongQuery:
+def unknown_relation(message: str, place: tuple[int, int] | None, name: str, names: Collection[str]) -> QueryError:
     """There is no table or view of this name; perhaps one of a name like it."""
     near = difflib.get_close_matches(name, sorted(names), 3)
     hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(sorted(names))}"
-    return WrongQuery.at(message, place, hint)
+    return QueryError.at(message, place, hint)
 
 
-def unknown_column(query: str, name: str, near: Sequence[str]) -> WrongQuery:
+def unknown_column(query: str, name: str, near: Sequence[str]) -> QueryError:
     """There is no column of this name where the query asks for one."""
-    listed = f" Did you mean one of the following? [{', '.join(f'`{one}`' for one in near)}]" if near else ""
+    listed = (
+        f" Did you mean one of the following? [{', '.join(f'`{candidate}`' for candidate in near)}]" if near else ""
+    )
     kind = "WITH_SUGGESTION" if near else "WITHOUT_SUGGESTION"
     message = (
         f"[UNRESOLVED_COLUMN.{kind}] A column, variable, or function parameter with name `{name}` cannot be resolved."
     )
-    found = re.search(rf"(?<![\w]){re.escape(name)}(?![\w])", query, re.IGNORECASE)
-    return WrongQuery.at(message + listed, _place(query, found.start()) if found else None, column_hint(name))
+    match = re.search(rf"(?<![\w]){re.escape(name)}(?![\w])", query, re.IGNORECASE)
+    return QueryError.at(message + listed, _place(query, match.start()) if match else None, column_hint(name))
 
 
 def column_hint(name: str) -> str:
-    """What to write for a column that there is not: filters have shorter names, and fields of the bodies."""
+    """A hint for a column that does not exist: filters have shorter names, and fields of the bodies."""
     from analyzer.filter import names as naming
 
     plain = name.replace("`", "")
@@ -72,15 +74,15 @@ def column_hint(name: str) -> str:
 
 
 def check(query: str) -> None:
-    """Raises WrongQuery where a query is surely wrong, whatever the data."""
+    """Raises QueryError where a query is surely wrong, whatever the data."""
     word = re.match(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*\(*\s*(\S+)", query, re.DOTALL)
     if word is None:
-        raise WrongQuery.at("[PARSE_SYNTAX_ERROR] Syntax error, unexpected empty statement", (1, 1))
+        raise QueryError.at("[PARSE_SYNTAX_ERROR] Syntax error, unexpected empty statement", (1, 1))
     first = re.match(r"\w*", word[1])
     if first is None or first[0].upper() not in _BEGINS:
         message = f"[PARSE_SYNTAX_ERROR] Syntax error at or near '{word[1]}'"
         near = difflib.get_close_matches(first[0].upper() if first else "", sorted(_BEGINS), 1)
-        raise WrongQuery.at(message, _place(query, word.start(1)), f"did you mean {near[0]}? {HINT}" if near else HINT)
+        raise QueryError.at(message, _place(query, word.start(1)), f"did you mean {near[0]}? {HINT}" if near else HINT)
     if described := _DESCRIBED.fullmatch(query):
         _check_name(query, described[1], described.start(1))
     if first[0].upper() in ("SELECT", "WITH") and _translator():
@@ -101,19 +103,19 @@ def _check_select(query: str) -> None:
     from sqlglot import errors
 
     from reports.embedded.parsing import parsed, read_by
-    from reports.engine_protocol import Untaken
+    from reports.engine_protocol import UnsupportedSqlError
 
     try:
         tree = parsed(query)
-    except Untaken:
+    except UnsupportedSqlError:
         return
     except errors.ParseError as failure:
         if re.search(r"\|>|\b(TRANSFORM|PIVOT|MATCH_RECOGNIZE|TABLESAMPLE|CLUSTER|DISTRIBUTE)\b", query, re.IGNORECASE):
             return  # where Spark may understand more
-        told: dict[str, Any] = failure.errors[0] if failure.errors else {}
-        near, line = str(told.get("highlight") or "end of input"), int(told.get("line") or 1)
-        column = max(1, int(told.get("col") or 1) - len(near) + 1)
-        raise WrongQuery.at(f"[PARSE_SYNTAX_ERROR] Syntax error at or near '{near}'", (line, column)) from None
+        error: dict[str, Any] = failure.errors[0] if failure.errors else {}
+        near, line = str(error.get("highlight") or "end of input"), int(error.get("line") or 1)
+        column = max(1, int(error.get("col") or 1) - len(near) + 1)
+        raise QueryError.at(f"[PARSE_SYNTAX_ERROR] Syntax error at or near '{near}'", (line, column)) from None
     except errors.SqlglotError:
         return
     for name, start in read_by(tree):

@@ -115,7 +115,7 @@ EXACT_EXCHANGES = 2_000_000
 power of two, which puts quantiles at most 0.8 % off: of ten million latencies most are distinct, and counting them
 one by one is what Spark would do most of the time."""
 
-KEPT: dict[str, tuple[str, ...]] = {
+MATERIALIZED: dict[str, tuple[str, ...]] = {
     "failed_exchanges": (),
     "connection_apis": (),
     "error_runs": ("failures", "things", "successes"),
@@ -137,7 +137,7 @@ def spark_type(kind: pa.DataType) -> str:
     if pa.types.is_list(kind):
         return f"ARRAY<{spark_type(kind.value_type)}>"
     if pa.types.is_struct(kind):
-        return f"STRUCT<{', '.join(f'{one.name}: {spark_type(one.type)}' for one in kind)}>"
+        return f"STRUCT<{', '.join(f'{field.name}: {spark_type(field.type)}' for field in kind)}>"
     if pa.types.is_map(kind):
         return f"MAP<{spark_type(kind.key_type)}, {spark_type(kind.item_type)}>"
     return _SPARK_TYPES[kind]
@@ -158,7 +158,7 @@ def names() -> list[str]:
 
 
 def question(name: str) -> str:
-    """What a table or view answers."""
+    """The question that a table or view answers."""
     return ABOUT[name] if name in ABOUT else catalog.view(name).question
 
 
@@ -179,17 +179,17 @@ def register(
     """See `reports.register`. `only`: of the tables and views those of these names; None: all."""
     opened = [datasets.open_dataset(path) for path in paths]
     _reading.setdefault(spark, []).extend(opened)
-    made = _tables(spark, opened, only)
+    made_names = _tables(spark, opened, only)
     for name, rows in besides(opened).items():
         _literal(spark, BESIDES[name], rows).createOrReplaceTempView(name)
-        made.append(name)
+        made_names.append(name)
     _function(spark, opened)
     for view in catalog.views():
         if only is None or view.name in only:
             rows = spark.sql(view.sql)
-            (rows.persist() if view.name in KEPT else rows).createOrReplaceTempView(view.name)
-            made.append(view.name)
-    return tuple(made)
+            (rows.persist() if view.name in MATERIALIZED else rows).createOrReplaceTempView(view.name)
+            made_names.append(view.name)
+    return tuple(made_names)
 
 
 def _tables(spark: Any, opened: Sequence[datasets.StoredDataset], only: Container[str] | None) -> list[str]:
@@ -210,17 +210,21 @@ def _tables(spark: Any, opened: Sequence[datasets.StoredDataset], only: Containe
 
 def listed(opened: Sequence[datasets.StoredDataset], name: str) -> list[tuple[list[str], dict[str, str]]]:
     """The files of a table by dataset, those without left out, and the names that its capture points get."""
-    made = []
-    for one, new_names in zip(opened, _renamed_captures(opened)):
-        files = [str((one.path / entry["path"]).resolve()) for entry in one.manifest["files"] if entry["table"] == name]
+    tables_of = []
+    for dataset, new_names in zip(opened, _renamed_captures(opened)):
+        files = [
+            str((dataset.path / entry["path"]).resolve())
+            for entry in dataset.manifest["files"]
+            if entry["table"] == name
+        ]
         if files:
-            made.append((files, new_names))
-    return made
+            tables_of.append((files, new_names))
+    return tables_of
 
 
 def exchanges(opened: Sequence[datasets.StoredDataset]) -> int:
     """How many exchanges the manifests say there are."""
-    return sum(file["rows"] for one in opened for file in one.manifest["files"] if file["table"] == "exchanges")
+    return sum(file["rows"] for dataset in opened for file in dataset.manifest["files"] if file["table"] == "exchanges")
 
 
 def bucketed(opened: Sequence[datasets.StoredDataset]) -> str:
@@ -241,15 +245,15 @@ def _function(spark: Any, opened: Sequence[datasets.StoredDataset]) -> None:
 
 def _renamed_captures(opened: Sequence[datasets.StoredDataset]) -> list[dict[str, str]]:
     """For each dataset, its capture points whose name another dataset has too, with the name they get."""
-    names = [[entry["name"] for entry in one.captures] for one in opened]
+    names = [[entry["name"] for entry in dataset.captures] for dataset in opened]
     shared = Counter(name for own in names for name in set(own))
     return [{name: f"{label}/{name}" for name in own if shared[name] > 1} for label, own in zip(_labels(opened), names)]
 
 
 def _labels(opened: Sequence[datasets.StoredDataset]) -> list[str]:
     """A short name for each dataset: its folder's, or its whole path where two folders are called the same."""
-    short = [one.path.resolve().name for one in opened]
-    return [name if short.count(name) == 1 else str(one.path) for name, one in zip(short, opened)]
+    short = [dataset.path.resolve().name for dataset in opened]
+    return [name if short.count(name) == 1 else str(dataset.path) for name, dataset in zip(short, opened)]
 
 
 def _escaped(path: str) -> str:
@@ -266,8 +270,8 @@ def _literal(spark: Any, schema: pa.Schema, rows: Sequence[Sequence[Any]]) -> An
 
 def _capture_rows(opened: Sequence[datasets.StoredDataset]) -> list[list[Any]]:
     rows = []
-    for one, label, renamed in zip(opened, _labels(opened), _renamed_captures(opened)):
-        for entry in one.captures:
+    for dataset, label, renamed in zip(opened, _labels(opened), _renamed_captures(opened)):
+        for entry in dataset.captures:
             packets = entry.get("packets", {})
             rows.append(
                 [
@@ -289,15 +293,15 @@ def _capture_rows(opened: Sequence[datasets.StoredDataset]) -> list[list[Any]]:
 
 def _unrecognised_rows(opened: Sequence[datasets.StoredDataset]) -> list[list[Any]]:
     rows = []
-    for one, label, renamed in zip(opened, _labels(opened), _renamed_captures(opened)):
-        for entry in one.manifest["unrecognised"]["listed"]:
+    for dataset, label, renamed in zip(opened, _labels(opened), _renamed_captures(opened)):
+        for entry in dataset.manifest["unrecognised"]["listed"]:
             capture = renamed.get(entry["capture"], entry["capture"])
             rows.append([label, capture, entry["connection"], entry["payload_bytes"], entry["looks_like"]])
     return rows
 
 
 def _error_rows() -> list[list[Any]]:
-    return [[one.code, one.name, one.retriable, one.message] for one in errors.errors().values()]
+    return [[error.code, error.name, error.retriable, error.message] for error in errors.errors().values()]
 
 
 def _judgement_rows() -> list[list[Any]]:

@@ -45,8 +45,8 @@ def find(version: str) -> Release:
 
 
 def hint(version: str) -> str:
-    """What to write where a version is none that is known: the releases that begin so (`4`), or all."""
+    """A hint for an unknown version: the releases that begin so (`4`), or all."""
     wanted = bare(version)
     names = [release.name for release in releases()]
-    near = [one for one in names if wanted and one.startswith(f"{wanted.removesuffix('.')}.")]
+    near = [name for name in names if wanted and name.startswith(f"{wanted.removesuffix('.')}.")]
     return f"which one: {', '.join(near)}" if near else f"there are {', '.join(names)}"

@@ -62,12 +62,12 @@ def _rows(table: pa.Table) -> Iterator[list[Any]]:
 
 def _cell(value: Any) -> str:
     """A value as text: null is empty."""
-    said = plain(value, _text)
-    if said is None:
+    text = plain(value, _text)
+    if text is None:
         return ""
-    if isinstance(said, bool):
-        return "true" if said else "false"
-    return json_text(said) if isinstance(said, dict | list) else str(said)
+    if isinstance(text, bool):
+        return "true" if text else "false"
+    return json_text(text) if isinstance(text, dict | list) else str(text)
 
 
 def as_text(table: pa.Table) -> str:
@@ -113,11 +113,13 @@ def as_json(table: pa.Table) -> Iterator[str]:
         yield json_text(shown) + "\n"
 
 
-def _number(said: Any, value: Any) -> Any:
+def _number(number: Any, value: Any) -> Any:
     """JSON knows no NaN, and decimals are numbers."""
     if isinstance(value, decimal.Decimal):
         return int(value) if value == value.to_integral_value() else float(value)
-    return None if isinstance(said, float) and (said != said or said in (float("inf"), float("-inf"))) else said
+    return (
+        None if isinstance(number, float) and (number != number or number in (float("inf"), float("-inf"))) else number
+    )
 
 
 def write_parquet(table: pa.Table, path: Any) -> None:

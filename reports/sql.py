@@ -112,7 +112,7 @@ def _is_stored(path: str) -> bool:
 
 
 def _check(options: SqlOptions, query: str, stored: bool) -> None:
-    """Raises WrongQuery where the query is surely wrong, before anything that takes long."""
+    """Raises QueryError where the query is surely wrong, before anything that takes long."""
     from reports import engines, query_errors
 
     query_errors.check(query)
@@ -129,13 +129,13 @@ def _dataset(path: str, stored: bool, keylogs: Sequence[str] = ()) -> Iterator[s
         yield path
         return
     with tempfile.TemporaryDirectory(prefix="kwire-sql-") as folder:
-        made = os.path.join(folder, "dataset")
-        api.analyze(path, made, keylogs=keylogs)
-        yield made
+        written = os.path.join(folder, "dataset")
+        api.analyze(path, written, keylogs=keylogs)
+        yield written
 
 
 def _answer(engine: Engine, query: str, form: str, out: str | None, raw: bool, notes: Notes) -> None:
-    """Ask one question; `raw`: as `results.as_csv` has it; `notes`: what to say of a query. Raises WrongQuery."""
+    """Ask one question; `raw`: as `results.as_csv` has it; `notes`: what to say of a query. Raises QueryError."""
     limit = SHOWN_ROWS if form == "table" and not out else None
     table, more = _about(engine, query) or engine.ask(query, limit)
     for note in notes(query):
@@ -202,8 +202,8 @@ _DESCRIBE = re.compile(r"\s*DESC(?:RIBE)?\s+(?:TABLE\s+|VIEW\s+)?`?(\w+)`?\s*", 
 
 
 def _about(engine: Engine, query: str) -> tuple[pa.Table, bool] | None:
-    """What there is, with the question that each answers; the columns of one, with what each holds. None: the query
-    asks for something else."""
+    """Answer SHOW and DESCRIBE: all relations with their questions, or the columns of one with their content. None:
+    it is another query."""
     import pyarrow as pa
 
     if shown := _SHOW.fullmatch(query):
@@ -250,17 +250,17 @@ _BRACKET = re.compile(r"/\*|\*/")
 def _comment_end(text: str, begin: int) -> int | None:
     """Behind a comment in brackets, which may have others in it; None: it is not closed."""
     depth = 0
-    for found in _BRACKET.finditer(text, begin):
-        depth += 1 if found[0] == "/*" else -1
+    for match in _BRACKET.finditer(text, begin):
+        depth += 1 if match[0] == "/*" else -1
         if not depth:
-            return found.end()
+            return match.end()
     return None
 
 
 def split(text: str) -> tuple[list[str], str]:
     """The statements that are ended by `;`, without comments before them, and what is begun behind them."""
-    made = []
-    at, said = 0, -1  # where a statement's first word is
+    statements = []
+    at, first = 0, -1  # where a statement's first word is
     while at < len(text):
         piece = _PIECE.match(text, at)
         assert piece is not None, "any character is in one"
@@ -271,15 +271,15 @@ def split(text: str) -> tuple[list[str], str]:
                 break  # another line may go on with it
             end = whole
         elif kind == "end":
-            if said >= 0:
-                made.append(text[said:at].rstrip())
-            said = -1
+            if first >= 0:
+                statements.append(text[first:at].rstrip())
+            first = -1
         elif kind != "space":
-            said = at if said < 0 else said
+            first = at if first < 0 else first
             if kind == "open":
                 break
         at = end
-    return made, text[said if said >= 0 else at :]
+    return statements, text[first if first >= 0 else at :]
 
 
 def statements(lines: Iterator[str]) -> Iterator[str]:
@@ -357,12 +357,12 @@ def _line_editing() -> Iterator[None]:
     names = relations.names()
     columns = {column for name in names for column in relations.columns(name)}
     words = sorted({*names, *columns, *_KEYWORDS})
-    found: list[str] = []
+    lines: list[str] = []
 
     def complete(text: str, state: int) -> str | None:
         if state == 0:
-            found[:] = completions(text, words)
-        return found[state] if state < len(found) else None
+            lines[:] = completions(text, words)
+        return lines[state] if state < len(lines) else None
 
     history = cache_root() / "sql_history"
     with contextlib.suppress(OSError):

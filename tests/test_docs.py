@@ -16,7 +16,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = ("README.md", "captures/README.md", "analyzer/README.md", "analyzer/filter/FILTER.md")
+DOCUMENTS = (
+    "README.md",
+    "captures/README.md",
+    "analyzer/README.md",
+    "analyzer/filter/FILTER.md",
+    "docs/reference/options.md",
+)
 
 # -P: the packages are those of the project, not the links in the workplace, whose kernels would be compiled anew.
 PYTHON_HERE = [sys.executable, "-P"]

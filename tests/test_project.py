@@ -133,7 +133,7 @@ def loaded_by(arguments: list[str]) -> set[str]:
     """The modules that a command of the console script loads."""
     program = f"""
 import atexit, contextlib, io, json, sys
-from analyzer import cli
+from analyzer.cli import parser as cli
 sys.argv = {arguments!r}
 atexit.register(lambda: print(json.dumps(sorted(sys.modules)), file=sys.__stdout__, flush=True))
 with contextlib.redirect_stdout(io.StringIO()):

@@ -76,49 +76,53 @@ def canonical(name: str) -> str:
 
 def locked(lock: Path) -> list[str]:
     """Names of the packages in a lock file."""
-    found = (re.match(r"([A-Za-z0-9._-]+)==", line) for line in lock.read_text().splitlines())
-    return sorted(canonical(one[1]) for one in found if one)
+    matches = (re.match(r"([A-Za-z0-9._-]+)==", line) for line in lock.read_text().splitlines())
+    return sorted(canonical(match[1]) for match in matches if match)
 
 
 def licence(name: str) -> str:
     """The licence that an installed package names; empty where it names none."""
     about = importlib.metadata.metadata(name)
-    expression, said = (next(iter(about.get_all(field) or ()), "") for field in ("License-Expression", "License"))
+    expression, text = (next(iter(about.get_all(field) or ()), "") for field in ("License-Expression", "License"))
     if expression:
         return str(expression)
-    said = str(said).strip()
-    if said and "\n" not in said and len(said) < 60 and said != "BSD":
-        return SPELLED.get(said, said)
-    classes = [one.split(" :: ")[-1] for one in about.get_all("Classifier") or () if one.startswith("License ::")]
-    return " AND ".join(SPELLED.get(one, one) for one in classes) or SPELLED.get(said, said)
+    text = str(text).strip()
+    if text and "\n" not in text and len(text) < 60 and text != "BSD":
+        return SPELLED.get(text, text)
+    classes = [
+        classifier.split(" :: ")[-1]
+        for classifier in about.get_all("Classifier") or ()
+        if classifier.startswith("License ::")
+    ]
+    return " AND ".join(SPELLED.get(license_name, license_name) for license_name in classes) or SPELLED.get(text, text)
 
 
 def _needs(requirements: list[str]) -> set[str]:
     """Everything that requirements lead to, as far as it is installed; with the extras that they name."""
-    found: set[tuple[str, str]] = set()
-    waiting = [(Requirement(one), "") for one in requirements]
+    needs: set[tuple[str, str]] = set()
+    waiting = [(Requirement(requirement), "") for requirement in requirements]
     while waiting:
         wanted, extra = waiting.pop()
         if wanted.marker is not None and not wanted.marker.evaluate({"extra": extra}):
             continue
         name = canonical(wanted.name)
-        for asked in {"", *wanted.extras}:
-            if (name, asked) in found:
+        for extra in {"", *wanted.extras}:
+            if (name, extra) in needs:
                 continue
             try:
                 further = importlib.metadata.requires(name) or []
             except importlib.metadata.PackageNotFoundError:
                 break
-            found.add((name, asked))
-            waiting += [(Requirement(one), asked) for one in further]
-    return {name for name, _ in found}
+            needs.add((name, extra))
+            waiting += [(Requirement(requirement), extra) for requirement in further]
+    return {name for name, _ in needs}
 
 
 def parts(project: Path) -> dict[str, str]:
     """For what each package is there: kwire itself, else its extras, else development."""
-    told = tomllib.loads(project.read_text())["project"]
-    itself = _needs(told["dependencies"])
-    optional = told["optional-dependencies"].items()
+    project_table = tomllib.loads(project.read_text())["project"]
+    itself = _needs(project_table["dependencies"])
+    optional = project_table["optional-dependencies"].items()
     extras = {name: _needs(needs) for name, needs in optional if name not in ("all", "dev")}
     names: dict[str, str] = {}
     for name in set.union(itself, *extras.values()):
@@ -129,14 +133,14 @@ def parts(project: Path) -> dict[str, str]:
     return names
 
 
-def wrong(name: str, said: str) -> str | None:
+def wrong(name: str, text: str) -> str | None:
     """Why a licence is not taken."""
     if name in NAMED:
         expected = NAMED[name][0]
-        return None if said == expected else f"{name}: says {said or 'no licence'}, said {expected}"
-    unknown = {one for one in re.split(r" (?:AND|OR|WITH) |[()]", said) if one.strip()} - FREE
-    if not said or unknown:
-        return f"{name}: {said or 'says no licence'}, which is not one that this project takes (tools/licenses.py)"
+        return None if text == expected else f"{name}: says {text or 'no licence'}, said {expected}"
+    unknown = {word for word in re.split(r" (?:AND|OR|WITH) |[()]", text) if word.strip()} - FREE
+    if not text or unknown:
+        return f"{name}: {text or 'says no licence'}, which is not one that this project takes (tools/licenses.py)"
     return None
 
 
@@ -146,16 +150,16 @@ def page(lock: Path, project: Path) -> tuple[str, list[str]]:
     used = parts(project)
     for name in locked(lock):
         try:
-            said = licence(name)
+            text = licence(name)
         except importlib.metadata.PackageNotFoundError:
             complaints.append(f"{name}: is in {lock.name} and not installed")
             continue
-        complaint = wrong(name, said)
+        complaint = wrong(name, text)
         if complaint:
             complaints.append(complaint)
-        rows.append(f"| {name} | {said} | {used.get(name, 'development')} |\n")
-    told = "".join(f"- **{name}** ({said}): {why}.\n" for name, (said, why) in NAMED.items())
-    return HEAD + "".join(rows) + "\nWhat asks for more than its own text:\n\n" + told, complaints
+        rows.append(f"| {name} | {text} | {used.get(name, 'development')} |\n")
+    lines_of_named = "".join(f"- **{name}** ({text}): {why}.\n" for name, (text, why) in NAMED.items())
+    return HEAD + "".join(rows) + "\nWhat asks for more than its own text:\n\n" + lines_of_named, complaints
 
 
 def main() -> int:

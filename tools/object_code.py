@@ -1,4 +1,4 @@
-"""What `tools/wheel.py` runs in processes of their own: which kernels with which arguments, and their object code.
+"""Find the kernels and arguments that commands use, and make object code of them, for `tools/wheel.py`.
 
     python tools/object_code.py kinds KINDS [--commands all|few] [--native FOLDER]
     python tools/object_code.py compile KINDS FOLDER
@@ -43,7 +43,7 @@ def run(*arguments: str) -> None:
 
     code: object
     complained = io.StringIO()
-    with open(os.devnull, "w") as said, contextlib.redirect_stdout(said), contextlib.redirect_stderr(complained):
+    with open(os.devnull, "w") as printed, contextlib.redirect_stdout(printed), contextlib.redirect_stderr(complained):
         try:
             code = main(list(arguments))
         except SystemExit as ended:
@@ -53,7 +53,7 @@ def run(*arguments: str) -> None:
 
 
 def run_few(samples: Path, folder: Path) -> None:
-    """What people do first."""
+    """Run the commands that people run first."""
     capture = str(samples / "codecs-franzgo-4.3" / "capture.pcap")
     run("analyze", capture, "-o", str(folder / "first"))
     run("show", capture)
@@ -79,7 +79,7 @@ def run_all(samples: Path, folder: Path) -> None:
 
 
 def run_shared(capture: Path, folder: Path) -> None:
-    """What tasks of Spark do with a capture in chunks, where shares see their own packets and where they see all."""
+    """Do the work of Spark's tasks on chunks, where shares see their own packets and where they see all."""
     from analyzer.dataset.dataset import Parts
     from analyzer.pipeline import shares
     from analyzer.pipeline.points import AnalysisOptions
@@ -94,16 +94,16 @@ def run_shared(capture: Path, folder: Path) -> None:
     choice = AnalysisOptions.of(records="meta")
     settings = ReadOptions().settings(choice.keep)
     joining = ChunkJoiner(point)
-    said, kept = store(ChunkReader(chunk), 2, 1, folder / "stored")
-    joining.take(chunk, said)
+    chunk_result, stored = store(ChunkReader(chunk), 2, 1, folder / "stored")
+    joining.take(chunk, chunk_result)
     for part in (shares.ShareOfPackets(0, 1), shares.Share(0, 1, (0, 1), 2)):
-        reader = RoutedReader(point, joining.summary(), [kept], (0, 1), every=not part.alone)
+        reader = RoutedReader(point, joining.summary(), [stored], (0, 1), every=not part.alone)
         pieces = folder / f"pieces-{part.alone}" / "share"
-        made = [shares.share(point, settings, choice, part, 1 << 18, pieces, reader)]
-        ranges, facts = shares.by_range(made)
+        pieces_of_share = [shares.share(point, settings, choice, part, 1 << 18, pieces, reader)]
+        ranges, facts = shares.by_range(pieces_of_share)
         decided = pieces.with_name("decided")
-        shares.take_facts(facts, made, point, choice, Parts(folder, "facts"), decided)
-        shares.merge(point, made[0].files, ranges, Parts(folder, "rows"), decided)
+        shares.take_facts(facts, pieces_of_share, point, choice, Parts(folder, "facts"), decided)
+        shares.merge(point, pieces_of_share[0].files, ranges, Parts(folder, "rows"), decided)
 
 
 def by_themselves() -> None:
@@ -143,9 +143,9 @@ def by_themselves() -> None:
     records.to_blocks(some, 0, 0, some, 1000)
     records.from_ring(some, 0, 0, some, 64, 0)
     segments, places = np.zeros((1, SEG_COLUMNS), np.int64), np.zeros(1, np.int64)
-    given, made = runs.Input(some, some, some), runs.Output(segments, places, some)
+    given, made_runs = runs.Input(some, some, some), runs.Output(segments, places, some)
     entries = runs.Entries(segments[:0], segments, places[:0], places[:0], places[:0])
-    runs.open_rows(np.zeros(4, np.int64), segments[:0, : runs.D_COLUMNS], some, entries, some, given, made, some)
+    runs.open_rows(np.zeros(4, np.int64), segments[:0, : runs.D_COLUMNS], some, entries, some, given, made_runs, some)
 
 
 # --- their object code -----------------------------------------------------------------------------------------------
@@ -155,17 +155,17 @@ def all_kernels() -> dict[str, Any]:
     """Every kernel of the modules that are loaded, by its full name."""
     from captures import kernels
 
-    return {kernels._full_name(one): one for one in kernels._known}
+    return {kernels._full_name(known): known for known in kernels._known}
 
 
 def arguments_of(kind: tuple[Any, ...]) -> list[Any]:
     """Arguments of a kind, as `native.flatten` says it."""
     parts = iter(kind)
-    found = []
+    arguments = []
     with contextlib.suppress(StopIteration):
         while True:
-            found.append(_argument(parts))
-    return found
+            arguments.append(_argument(parts))
+    return arguments
 
 
 def _argument(parts: Iterator[Any]) -> Any:
@@ -180,18 +180,18 @@ def _argument(parts: Iterator[Any]) -> Any:
         values = [_argument(parts) for _ in range(count)]
         return tuple(values) if kind is tuple else kind(*values)
     dtype, dimensions, order, flags = part
-    made = np.zeros((4,) * dimensions, dtype, order="F" if order == _F_ORDER else "C")
+    array = np.zeros((4,) * dimensions, dtype, order="F" if order == _F_ORDER else "C")
     if not order:
-        made = made[(slice(None, None, 2),) * dimensions]
+        array = array[(slice(None, None, 2),) * dimensions]
     if flags & _ALIGNED == 0:
         raise ValueError(f"not aligned: {part}")
-    made.setflags(write=bool(flags & _WRITEABLE))
-    return made
+    array.setflags(write=bool(flags & _WRITEABLE))
+    return array
 
 
 def tuples(value: Any) -> Any:
     """JSON has lists only."""
-    return tuple(tuples(one) for one in value) if isinstance(value, list) else value
+    return tuple(tuples(part) for part in value) if isinstance(value, list) else value
 
 
 def write_kinds(path: Path, commands: str, native: Path | None) -> None:
@@ -201,13 +201,18 @@ def write_kinds(path: Path, commands: str, native: Path | None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         (run_all if commands == "all" else run_few)(samples, Path(folder))
     known = all_kernels()
-    found = {name: sorted(one.kinds, key=repr) for name, one in sorted(known.items()) if one.kinds}
-    path.write_text(json.dumps(found))
-    never = sorted(set(known) - set(found))
-    print(f"{len(found)} kernels, {sum(map(len, found.values()))} kinds of arguments; never called: {never}")
+    kinds_by_kernel = {
+        name: sorted(known_kernel.kinds, key=repr) for name, known_kernel in sorted(known.items()) if known_kernel.kinds
+    }
+    path.write_text(json.dumps(kinds_by_kernel))
+    never = sorted(set(known) - set(kinds_by_kernel))
+    print(
+        f"{len(kinds_by_kernel)} kernels, {sum(map(len, kinds_by_kernel.values()))} kinds of arguments; "
+        f"never called: {never}"
+    )
     if native is not None:
         (native / NATIVE).mkdir(parents=True)
-        for name, kinds in found.items():
+        for name, kinds in kinds_by_kernel.items():
             for kind in kinds:
                 file = known[name].file_name(kind)
                 (native / NATIVE / file).write_bytes((kernels.object_folder() / file).read_bytes())

@@ -35,7 +35,8 @@ CONNECT_RELEASE = "4.3.1"
 
 
 def run(folder: Path, program: str, *arguments: str, read: bytes = b"") -> bytes:
-    """What a Java program of this folder prints, with all jars of `folder` on its class path and `read` on stdin."""
+    """Run a Java program of this folder and return its output, with all jars of `folder` on its class path and `read`
+    on stdin."""
     command = ["java", "-cp", str(folder / "*"), str(PROGRAMS / program), *arguments]
     return subprocess.run(command, check=True, input=read, stdout=subprocess.PIPE).stdout
 

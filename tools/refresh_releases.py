@@ -59,7 +59,8 @@ RELEASES = (
 
 
 def name_of(patch: str) -> str:
-    """What people call a release: `3.9` for 3.9.2; before 1.0 the third number was a release, `0.10.2` for 0.10.2.2."""
+    """The common name of a release: `3.9` for 3.9.2; before 1.0 the third number was a release, `0.10.2` for
+    0.10.2.2."""
     return patch.rsplit(".", 1)[0]
 
 

@@ -36,7 +36,7 @@ PLATFORM = "manylinux_2_17_x86_64"
 
 
 def tracked(sources: Path) -> list[Path]:
-    """What belongs to the project, relative to its folder."""
+    """The files that belong to the project, relative to its folder."""
     command = ["git", "-C", str(sources), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     done = subprocess.run(command, capture_output=True, check=False) if (sources / ".git").exists() else None
     if done is None or done.returncode:
@@ -45,7 +45,7 @@ def tracked(sources: Path) -> list[Path]:
 
 
 def pure_wheel(sources: Path, folder: Path) -> Path:
-    """What `pip wheel` makes of the sources, without a network, and of nothing that happens to lie beside them."""
+    """Build a wheel of the sources with `pip wheel`, without a network and without files that lie beside them."""
     copied = folder / "sources"
     for path in tracked(sources):
         if path.parts[0] != "tests":
@@ -54,8 +54,8 @@ def pure_wheel(sources: Path, folder: Path) -> Path:
     built = folder / "pure"
     options = ["--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check"]
     subprocess.run([sys.executable, "-m", "pip", "wheel", *options, f"--wheel-dir={built}", str(copied)], check=True)
-    (made,) = built.glob("*.whl")
-    return made
+    (wheel,) = built.glob("*.whl")
+    return wheel
 
 
 def worker(unpacked: Path, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
@@ -79,8 +79,8 @@ def put_object_code(unpacked: Path, targets: list[str], commands: str) -> None:
     folder = unpacked / "captures" / "object_code"
     native = ["--native", str(folder)] if NATIVE in targets else []
     wait(worker(unpacked, "kinds", str(kinds), "--commands", commands, *native))
-    made = [target for target in targets if target != NATIVE]
-    features = {target: needed_of(unpacked, target) for target in made}
+    others = [target for target in targets if target != NATIVE]
+    features = {target: needed_of(unpacked, target) for target in others}
     wait(
         *(
             worker(
@@ -91,12 +91,14 @@ def put_object_code(unpacked: Path, targets: list[str], commands: str) -> None:
                 NUMBA_CPU_NAME=target,
                 NUMBA_CPU_FEATURES=",".join(f"+{name}" for name in features[target]),
             )
-            for target in made
+            for target in others
         )
     )
     wait(worker(unpacked, "describe", str(folder), *targets))
     for path in sorted(folder.rglob("*")):
-        if path.is_file() and any(os.fsencode(str(one)) in path.read_bytes() for one in (unpacked, ROOT, Path.home())):
+        if path.is_file() and any(
+            os.fsencode(str(path_text)) in path.read_bytes() for path_text in (unpacked, ROOT, Path.home())
+        ):
             sys.exit(f"{path.name}: a path of this machine in it")
 
 
@@ -106,8 +108,8 @@ def needed_of(unpacked: Path, target: str) -> list[str]:
     environment = {**os.environ, "PYTHONPATH": str(unpacked)}
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=unpacked, env=environment, check=True, stdout=subprocess.PIPE)
-    found: list[str] = json.loads(done.stdout)
-    return found
+    needed: list[str] = json.loads(done.stdout)
+    return needed
 
 
 def retagged(unpacked: Path, native: bool) -> None:
@@ -118,10 +120,10 @@ def retagged(unpacked: Path, native: bool) -> None:
     wheel = re.sub(r"(?m)^Root-Is-Purelib: .*$", "Root-Is-Purelib: false", wheel)
     tag = f"{python}-none-{'linux_x86_64' if native else PLATFORM}"
     (about / "WHEEL").write_text(re.sub(r"(?m)^Tag: .*$", f"Tag: {tag}", wheel), encoding="utf-8")
-    made = json.loads((unpacked / "captures" / "object_code" / "made.json").read_bytes())
+    compiled = json.loads((unpacked / "captures" / "object_code" / "made.json").read_bytes())
     metadata = (about / "METADATA").read_text(encoding="utf-8")
     for name in ("numba", "llvmlite"):
-        line = f"Requires-Dist: {name}=={made[name]}"
+        line = f"Requires-Dist: {name}=={compiled[name]}"
         metadata, count = re.subn(rf"(?m)^Requires-Dist: {name}\b[^;\n]*$", line, metadata)
         if count != 1:
             sys.exit(f"METADATA: {count} dependencies called {name}")
@@ -152,8 +154,8 @@ def main() -> None:
         command = [sys.executable, "-m", "wheel", "pack", str(folder / "unpacked"), "--dest-dir", str(folder / "made")]
         (folder / "made").mkdir()
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        (made,) = (folder / "made").glob("*.whl")
-        print(shutil.move(made, options.out / made.name))
+        (wheel,) = (folder / "made").glob("*.whl")
+        print(shutil.move(wheel, options.out / wheel.name))
 
 
 if __name__ == "__main__":

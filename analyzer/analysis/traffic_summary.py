@@ -1,9 +1,8 @@
-"""The gist of busy traffic, from columns: who sent how much and when, which topics Produce and Fetch are about.
+"""Summarise busy traffic from columns: requests by connection, and topics that Produce and Fetch are about.
 
-In: windows with the headers of their record sets (`Settings.record_headers`). Out: a `Gist` of each: plain rows, one a
-connection, one for each client and topic, and the exchanges of all other APIs as they are. So whoever surveys a capture
-decodes those alone. Rules: a request without its whole body counts, and says nothing; what an answer says counts where
-both bodies are whole.
+In: windows with the headers of their record sets (`Settings.record_headers`). Out: a `TrafficSummary` of each: one row
+for each connection, one for each client and topic, and the exchanges of all other APIs as they are, so that only those
+must be decoded. Rules: a request without its whole body only counts; an answer counts where both bodies are whole.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from captures.kernels import NULL
 
 APIS: Final = (api_keys.PRODUCE, api_keys.FETCH)
 OTHERS: Final = frozenset(range(s.KEPT_APIS)).difference(APIS)
-"""All others, as far as there are any."""
+"""All other APIs."""
 _DECODED: Final = 0
 
 
-class Asked(NamedTuple):
-    """What a connection sent that has ended now: how many requests, the lowest ordinal and when that was sent, the
-    earliest and the latest time (ns; nothing but 0 where there are no requests)."""
+class ConnectionActivity(NamedTuple):
+    """Requests of a connection in a window: their number, the lowest exchange number and when that was sent, the
+    earliest and the latest time (ns; all 0 where there are no requests)."""
 
     connection: str
     broker: tuple[str, int]
@@ -40,16 +39,16 @@ class Asked(NamedTuple):
     last_ns: int
 
 
-class Touched(NamedTuple):
-    """What a client (address, client id) asked of a topic, named by either or both. `asked`, `served`: the highest
-    partition that requests name, and that was answered without an error; -1: none. What was produced: records, bytes
-    of their batches, and the oldest and newest time (ms, -1: none has one)."""
+class TopicActivity(NamedTuple):
+    """Requests of a client (address, client id) for a topic, named by either or both. `requested`, `served`: the
+    highest partition that was requested, and that was answered without an error; -1: none. Of what was produced:
+    records, bytes of their batches, and the oldest and newest time (ms, -1: none has one)."""
 
     api_key: int
     client: tuple[str, str | None]
     topic: str
     topic_id: str
-    asked: int
+    requested: int
     served: int
     records: int
     bytes: int
@@ -57,42 +56,42 @@ class Touched(NamedTuple):
     newest_ms: int
 
 
-class Gist(NamedTuple):
-    """`fetched`: (topic id, partition, CRC-32C) of the first batch of what was read of topics without a name here;
-    `rest`: exchanges of other APIs."""
+class TrafficSummary(NamedTuple):
+    """Activity of connections and of topics. `fetched`: (topic id, partition, CRC-32C) of the first batch that was read
+    of topics without a name here; `rest`: exchanges of other APIs."""
 
-    asked: list[Asked]
-    touched: list[Touched]
+    connections: list[ConnectionActivity]
+    topics: list[TopicActivity]
     fetched: list[tuple[str, int, bytes]]
     rest: Exchanges
 
 
-class Gists:
-    """Of the windows of a capture point, in order. `named`: topic ids whose name is known, which may grow."""
+class TrafficSummarizer:
+    """Summarises the windows of a capture point, in order. `named`: topic ids whose name is known, which may grow."""
 
     def __init__(self, named: Collection[str] = ()) -> None:
         self._named = named
         # Record sets come when their message does; the exchange, with what they are of, may end later.
         self._sets = np.zeros((1 + timestamps.A_COLUMNS, 0), np.int64)
 
-    def take(self, window: Window) -> Gist:
-        """What the wanted exchanges of a window come to."""
+    def take(self, window: Window) -> TrafficSummary:
+        """Summarise the exchanges of a window."""
         rows = window.exchanges
-        self._look(window)
+        self._read_sets(window)
         requests = rows.column("exchange") != NULL
         busy = among(rows.column("api_key"), APIS)
-        parts = _Parts.of(rows, requests & busy & (rows.column("request_state") == _DECODED))
-        found = Gist(
-            _asked(rows, requests),
-            self._touched(parts) + _forgotten(rows),
+        parts = _Partitions.of(rows, requests & busy & (rows.column("request_state") == _DECODED))
+        summary = TrafficSummary(
+            _connections(rows, requests),
+            self._topics(parts) + _forgotten(rows),
             self._fetched(parts),
             rows.where(requests & ~busy),
         )
-        told = window.every.partitions[s.P_SET]
-        self._sets = self._sets[:, ~np.isin(self._sets[0], told[told != NULL])]
-        return found
+        ended = window.every.partitions[s.P_SET]
+        self._sets = self._sets[:, ~np.isin(self._sets[0], ended[ended != NULL])]
+        return summary
 
-    def _look(self, window: Window) -> None:
+    def _read_sets(self, window: Window) -> None:
         fresh = [self._sets]
         for sets in window.sets:
             columns = np.empty((1 + timestamps.A_COLUMNS, len(sets.number)), np.int64)
@@ -111,7 +110,7 @@ class Gists:
             out[:, there] = self._sets[1:, place[there]]
         return out
 
-    def _touched(self, parts: _Parts) -> list[Touched]:
+    def _topics(self, parts: _Partitions) -> list[TopicActivity]:
         if not len(parts.owner):
             return []
         p, rows = parts.columns, parts.rows
@@ -122,7 +121,7 @@ class Gists:
         first, place = combinations(api, address, client, p[s.P_TOPIC], p[s.P_TOPIC_ID])
         count = len(first)
         # A fetch that goes on with a session is answered with more than it names (KIP-227).
-        asked = largest(np.where(produced | (p[s.P_OFFSET] != NULL), p[s.P_PARTITION], NULL), place, count)
+        requested = largest(np.where(produced | (p[s.P_OFFSET] != NULL), p[s.P_PARTITION], NULL), place, count)
         served = largest(np.where(parts.served, p[s.P_PARTITION], NULL), place, count)
         of_sets = self._of_sets(np.where(produced, p[s.P_SET], NULL))
         sums = [_summed(of_sets[column], place, count) for column in (timestamps.A_RECORDS, timestamps.A_BYTES)]
@@ -135,31 +134,31 @@ class Gists:
             client[first],
             p[s.P_TOPIC, first],
             p[s.P_TOPIC_ID, first],
-            asked,
+            requested,
             served,
             *sums,
             oldest,
             newest,
         )
-        return [_row(text, *values) for values in zip(*(one.tolist() for one in columns), strict=True)]
+        return [_row(text, *values) for values in zip(*(column.tolist() for column in columns), strict=True)]
 
-    def _fetched(self, parts: _Parts) -> list[tuple[str, int, bytes]]:
+    def _fetched(self, parts: _Partitions) -> list[tuple[str, int, bytes]]:
         p, text = parts.columns, parts.rows.names.strings
         fetched = parts.rows.column("api_key")[parts.owner] == api_keys.FETCH
         where = np.flatnonzero(fetched & parts.answered & (p[s.P_TOPIC] == NULL) & (p[s.P_TOPIC_ID] != NULL))
         ids = np.unique(p[s.P_TOPIC_ID, where]).tolist()
-        unnamed = [one for one in ids if text[one] not in self._named]
+        unnamed = [number for number in ids if text[number] not in self._named]
         where = where[np.isin(p[s.P_TOPIC_ID, where], unnamed)]
         checksums = self._of_sets(p[s.P_SET, where])[timestamps.A_CHECKSUM]
         known = checksums != NULL
         columns = (p[s.P_TOPIC_ID, where][known], p[s.P_PARTITION, where][known], checksums[known])
         return [
-            (text[one], partition, checksum.to_bytes(4, "big"))
-            for one, partition, checksum in zip(*(column.tolist() for column in columns), strict=True)
+            (text[topic_id], partition, checksum.to_bytes(4, "big"))
+            for topic_id, partition, checksum in zip(*(column.tolist() for column in columns), strict=True)
         ]
 
 
-class _Parts(NamedTuple):
+class _Partitions(NamedTuple):
     """Topic-partitions of some exchanges: `columns` int64[P_COLUMNS, m], `owner` the row of `rows`; bool[m] each: both
     bodies are whole and the answer has it, and it says no error."""
 
@@ -170,7 +169,7 @@ class _Parts(NamedTuple):
     served: np.ndarray
 
     @classmethod
-    def of(cls, rows: Exchanges, wanted: np.ndarray) -> _Parts:
+    def of(cls, rows: Exchanges, wanted: np.ndarray) -> _Partitions:
         columns = rows.partitions[:, wanted[rows.owner]]
         owner = columns[s.P_OWNER]
         whole = (rows.column("response_state") == _DECODED)[owner]
@@ -178,11 +177,12 @@ class _Parts(NamedTuple):
         return cls(rows, columns, owner, answered, answered & (columns[s.P_ERROR] == 0))
 
 
-def _row(text: list[str], api: int, ip: int, client: int, topic: int, topic_id: int, *numbers: int) -> Touched:
-    name, id_ = (text[one] if one != NULL else "" for one in (topic, topic_id))
-    asked, served, records, bytes_, oldest, newest = (one if one != NULL else -1 for one in numbers)
-    who = text[client] if client != NULL else None
-    return Touched(api, (text[ip], who), name, id_, asked, served, records, bytes_, oldest, newest)
+def _row(text: list[str], api: int, ip: int, client: int, topic: int, topic_id: int, *numbers: int) -> TopicActivity:
+    name, id_ = (text[symbol] if symbol != NULL else "" for symbol in (topic, topic_id))
+    client_id = text[client] if client != NULL else None
+    return TopicActivity(
+        api, (text[ip], client_id), name, id_, *(-1 if number == NULL else number for number in numbers)
+    )
 
 
 def _summed(values: np.ndarray, place: np.ndarray, count: int) -> np.ndarray:
@@ -191,32 +191,33 @@ def _summed(values: np.ndarray, place: np.ndarray, count: int) -> np.ndarray:
     return out
 
 
-def _asked(rows: Exchanges, requests: np.ndarray) -> list[Asked]:
+def _connections(rows: Exchanges, requests: np.ndarray) -> list[ConnectionActivity]:
     names_, connection = rows.names, rows.connection
     used, place = np.unique(connection, return_inverse=True)
     count = len(used)
-    ordinal, sent = rows.column("exchange"), rows.column("request_time")
-    often = np.bincount(place[requests], minlength=count)
+    exchange, sent = rows.column("exchange"), rows.column("request_time")
+    requests_of = np.bincount(place[requests], minlength=count)
     sent = np.where(requests, sent, NULL)
-    lowest, earliest, last = smallest(ordinal, place, count), smallest(sent, place, count), largest(sent, place, count)
-    at_first = requests & (ordinal == lowest[place])
+    lowest, earliest, last = smallest(exchange, place, count), smallest(sent, place, count), largest(sent, place, count)
+    at_first = requests & (exchange == lowest[place])
     first_ns = np.full(count, NULL, np.int64)
     first_ns[place[at_first]] = sent[at_first]
-    found = []
-    columns = (used, often, lowest, first_ns, earliest, last)
+    activities = []
+    columns = (used, requests_of, lowest, first_ns, earliest, last)
     for number, requested, *others in zip(*(column.tolist() for column in columns), strict=True):
         _, _, broker, port = names_.ends[number]
         times = others if requested else [0, 0, 0, 0]
-        found.append(Asked(names_.connections[number], (names_.strings[broker], port), requested, *times))
-    return found
+        end = names_.strings[broker], port
+        activities.append(ConnectionActivity(names_.connections[number], end, requested, *times))
+    return activities
 
 
-def _forgotten(rows: Exchanges) -> list[Touched]:
-    """Topics that a fetch takes out of its session."""
+def _forgotten(rows: Exchanges) -> list[TopicActivity]:
+    """Topics that fetches take out of their sessions."""
     text, names_ = rows.names.strings, rows.names
     p = rows.forgotten[:, rows.column("api_key")[rows.forgotten[s.P_OWNER]] == api_keys.FETCH]
-    found = []
+    activities = []
     for owner, topic, topic_id, partition in p[[s.P_OWNER, s.P_TOPIC, s.P_TOPIC_ID, s.P_PARTITION]].T.tolist():
         ip, client = names_.ends[int(rows.connection[owner])][0], int(rows.column("client_id")[owner])
-        found.append(_row(text, api_keys.FETCH, ip, client, topic, topic_id, partition, *[NULL] * 5))
-    return found
+        activities.append(_row(text, api_keys.FETCH, ip, client, topic, topic_id, partition, *[NULL] * 5))
+    return activities

@@ -19,7 +19,7 @@ from analyzer.bulk import merging as m
 from analyzer.bulk import state as s
 from analyzer.bulk.shard_result import ShardResult
 from analyzer.frame.arrow import distinct
-from analyzer.frame.buffer_pool import Lender
+from analyzer.frame.buffer_pool import BufferPool
 
 Each: TypeAlias = Callable[[Callable[[Any], None], Sequence[Any]], None]
 """Does something with each of some things, in any order, perhaps several at a time; back when all is done."""
@@ -131,9 +131,9 @@ _NO_OWNERS: Final = np.zeros(0, np.int64)
 class Concatenation:
     """One window being put together: see `concat_shards`."""
 
-    def __init__(self, shards: Sequence[ShardResult], naming: Naming, each: Each, lender: Lender) -> None:
+    def __init__(self, shards: Sequence[ShardResult], naming: Naming, each: Each, buffers: BufferPool) -> None:
         self._naming = naming
-        self._lender = lender
+        self._buffers = buffers
         self._rows = [_by_rows(ended.exchanges) for ended in shards]
         self._parts = [_by_rows(ended.parts) for ended in shards]
         few = sum(map(len, self._rows)) + sum(map(len, self._parts)) < _PIECE
@@ -151,10 +151,10 @@ class Concatenation:
             part_place = np.empty(len(owner), np.int64)
             m.place_parts(owner, gone, next_of, part_place)
             part_places.append(part_place)
-        x = self._lender.numbers(s.X_COLUMNS, count)
-        parts = [self._lender.numbers(s.P_COLUMNS, len(owner) - forgotten)]
+        x = self._buffers.numbers(s.X_COLUMNS, count)
+        parts = [self._buffers.numbers(s.P_COLUMNS, len(owner) - forgotten)]
         if forgotten:
-            parts.append(self._lender.numbers(s.P_COLUMNS, forgotten))
+            parts.append(self._buffers.numbers(s.P_COLUMNS, forgotten))
         numbers = [self._naming.numbers(shard) for shard in range(len(self._rows))]
         connection = np.empty(count, np.int64)
 
@@ -231,10 +231,10 @@ class Concatenation:
         return owner, sum(forgotten)
 
 
-def concat_shards(shards: Sequence[ShardResult], naming: Naming, each: Each, lender: Lender) -> ConcatColumns:
-    """The exchanges of all shards in one order, symbols numbered for the capture point; `lender`: whose memory the
+def concat_shards(shards: Sequence[ShardResult], naming: Naming, each: Each, buffers: BufferPool) -> ConcatColumns:
+    """The exchanges of all shards in one order, symbols numbered for the capture point; `buffers`: whose memory the
     columns are in."""
-    return Concatenation(shards, naming, each, lender).all()
+    return Concatenation(shards, naming, each, buffers).all()
 
 
 def _by_rows(columns: np.ndarray) -> np.ndarray:

@@ -16,7 +16,7 @@ from analyzer.bulk import state as s
 from analyzer.bulk.rows import EndPoints, Exchanges, through
 from analyzer.bulk.shard_result import ShardResult
 from analyzer.frame.arrow import distinct
-from analyzer.frame.buffer_pool import Lender
+from analyzer.frame.buffer_pool import BufferPool
 from captures.packed import Packed, pack, picked
 
 _WORKED_OUT: Final = (s.X_MUTED_US, s.X_NETWORK_US, s.X_HOLD_US, s.X_PATH_DELAY_NS)
@@ -156,10 +156,10 @@ def _of(columns: np.ndarray, which: Sequence[int]) -> Packed:
     return pack(columns, range(len(which)))._replace(which=np.array(which))
 
 
-def put_together(shares: Sequence[Facts], naming: concat.Naming, lender: Lender) -> concat.ConcatColumns:
+def put_together(shares: Sequence[Facts], naming: concat.Naming, buffers: BufferPool) -> concat.ConcatColumns:
     """Put the exchanges of one window of all shares in one order, with the capture point's numbers of symbols.
 
-    As `concat_shards`, but columns that no decision needs are NULL. `lender`: pool of the columns' memory."""
+    As `concat_shards`, but columns that no decision needs are NULL. `buffers`: pool of the columns' memory."""
     begins = np.cumsum([0, *(facts.names.rows for facts in shares)], dtype=np.int64)
     symbols = [naming.numbers(share).strings for share in range(len(shares))]
     names = np.empty((len(_NAMED), int(begins[-1])), np.int64)
@@ -169,7 +169,7 @@ def put_together(shares: Sequence[Facts], naming: concat.Naming, lender: Lender)
     connection = naming.connections(slots, sides)
     age = naming.named()[1][connection]
     place = concat.places(begins, merging.Orders(completed_by, connection, age))
-    x = lender.numbers(s.X_COLUMNS, len(place))
+    x = buffers.numbers(s.X_COLUMNS, len(place))
     for which in _UNSAID:
         x[which] = s.NULL
     x[s.X_COMPLETED_BY, place] = completed_by
@@ -180,7 +180,7 @@ def put_together(shares: Sequence[Facts], naming: concat.Naming, lender: Lender)
     ordered = np.empty_like(connection)
     ordered[place] = connection
     owner = _owners([facts.parts for facts in shares], begins, place)
-    tables = [_parts_together(shares, owner, gone, len(place), symbols, lender) for gone in (False, True)]
+    tables = [_parts_together(shares, owner, gone, len(place), symbols, buffers) for gone in (False, True)]
     return concat.ConcatColumns(x, ordered, *tables)
 
 
@@ -200,12 +200,12 @@ def _parts_together(
     gone: bool,
     exchanges: int,
     symbols: Sequence[np.ndarray],
-    lender: Lender,
+    buffers: BufferPool,
 ) -> np.ndarray:
     """The topic-partitions of all shares that are, or are not, taken out of a session, in order of their exchanges."""
     places = np.empty(len(owner), np.int64)
     count = merging.place_parts(owner, gone, np.empty(exchanges, np.int64), places)
-    table = lender.numbers(s.P_COLUMNS, count)
+    table = buffers.numbers(s.P_COLUMNS, count)
     if not count:
         return table
     for which in _PARTS_UNSAID:

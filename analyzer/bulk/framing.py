@@ -57,7 +57,7 @@ from analyzer.bulk.regions import (
 from analyzer.bulk.resync import CLOSING, HOLE, MAX_SOUGHT, MORE, WEAK, answered, end_search, not_kafka, plan, seek
 from analyzer.protocol.decoding import read_int16, read_int32
 from captures import stream_tables as t
-from captures.kernels import MACHINE_CODE, Array, Bytes, Flag, Int, Table, inline, kernel, soon_all
+from captures.kernels import MACHINE_CODE, Array, Bytes, Flag, Int, Table, inline, kernel, prefetch_all
 
 PREFIX: Final = 4096
 """Bytes kept of a frame over the limit: its header, whatever the client id."""
@@ -534,7 +534,7 @@ def converse(
     for i in range(begin, len(rows)):
         segment = rows[i]
         if MACHINE_CODE and i + AHEAD < len(rows):
-            soon_all(buffer, rows[i + AHEAD, t.SEG_AT], rows[i + AHEAD, t.SEG_LENGTH])
+            prefetch_all(buffer, rows[i + AHEAD, t.SEG_AT], rows[i + AHEAD, t.SEG_LENGTH])
         if v[s.V_STAGE] == ARRIVING:
             status = _arrive(fr, segment, buffer, waiting, c, pairs, ports)
             if status != s.OK:

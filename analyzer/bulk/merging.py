@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from analyzer.bulk import state as s
-from captures.kernels import BLOCK, NULL, Flag, Int, Table, inline, kernel, soon_block
+from captures.kernels import BLOCK, NULL, Flag, Int, Table, inline, kernel, prefetch_block
 
 SAME, STRING, TOPICS, OTHERS, OWNER, SET = range(6)
 """What becomes of a column: it stays; NULL; a symbol of a string, of a list of strings or of another list becomes its
@@ -164,7 +164,7 @@ def move(rows: Table, place: Table, becomes: Table, numbers: Numbers, owner: Tab
     width = rows.shape[1]
     for begin in range(0, count, BLOCK):
         end = min(begin + BLOCK, count)
-        soon_block(rows, begin)
+        prefetch_block(rows, begin)
         whole = end - begin == BLOCK
         for row in range(begin, end):
             whole = whole and 0 <= place[row] < out.shape[1]

@@ -24,7 +24,7 @@ from analyzer.bulk.merging import Numbers
 from analyzer.bulk.shard_result import SYMBOLS, TEXTS, Connections, ShardResult
 from analyzer.bulk.zookeeper import ZooKeeper
 from analyzer.frame.arrow import among, distinct, text
-from analyzer.frame.buffer_pool import Lender
+from analyzer.frame.buffer_pool import BufferPool
 from captures.files import FileInfo
 
 
@@ -457,14 +457,14 @@ class ShardMerger:
         self._flows = flows
         self._shards = [_Symbols() for _ in range(shards)]
         self._slots = np.full(256, -1, np.int64)  # number of the connection in each slot
-        self._lender = Lender()
+        self._buffers = BufferPool()
 
     def take(
         self,
         shards: Sequence[ShardResult],
         done_packets: int,
         each: Each = one_after_another,
-        gather: Callable[[Naming, Lender], ConcatColumns] | None = None,
+        gather: Callable[[Naming, BufferPool], ConcatColumns] | None = None,
     ) -> Window:
         """Merge one window's results, one a shard.
 
@@ -472,8 +472,8 @@ class ShardMerger:
         puts exchanges together that are not in the results."""
         for symbols, ended in zip(self._shards, shards, strict=True):
             symbols.learn(ended, self.names)
-        lender = self._lender
-        columns = concat_shards(shards, self, each, lender) if gather is None else gather(self, lender)
+        buffers = self._buffers
+        columns = concat_shards(shards, self, each, buffers) if gather is None else gather(self, buffers)
         exchanges = Exchanges(columns.exchanges, columns.connection, columns.parts, self.names, columns.forgotten)
         facts = self._facts(shards)
         kind = facts[:, s.FACT_KIND]

@@ -316,7 +316,7 @@ class Conversations:
         indices = [
             state.matching.pending[heads, s.X_PACKET_INDEX],
             state.framing.marks[marks, s.MARK_PACKET_INDEX],
-            streams.waiting_ordinals(),
+            streams.waiting_indices(),
         ]
         if tls is not None and (oldest := tls.oldest()) is not None:
             indices.append(np.array([oldest]))

@@ -15,7 +15,7 @@ import numpy as np
 from analyzer.bulk import concat, merging
 from analyzer.bulk import state as s
 from analyzer.bulk.rows import Exchanges, Names, through
-from analyzer.frame.buffer_pool import Lender
+from analyzer.frame.buffer_pool import BufferPool
 from captures.packed import Packed, pack
 
 _STRINGS: Final = (s.X_CLIENT_ID, s.X_GROUP, s.X_MEMBER, s.X_TRANSACTIONAL_ID)
@@ -99,11 +99,11 @@ def _used(columns: Sequence[np.ndarray], count: int) -> np.ndarray:
     return np.flatnonzero(met[:count])
 
 
-def from_wire(names: Names, shares: Sequence[Sequence[WireExchanges]], lender: Lender) -> Exchanges:
+def from_wire(names: Names, shares: Sequence[Sequence[WireExchanges]], buffers: BufferPool) -> Exchanges:
     """Merge the windows of all shares into one order.
 
     The order is that of the packets that completed exchanges, then of the age of connections. names: has no names
-    yet; lender: pool of the columns' memory."""
+    yet; buffers: pool of the columns' memory."""
     carried = [window for some in shares for window in some]
     strings = [np.array([names.string(thing) for thing in window.strings.things], np.int64) for window in carried]
     numbers: dict[int, int] = {}
@@ -117,14 +117,14 @@ def from_wire(names: Names, shares: Sequence[Sequence[WireExchanges]], lender: L
     age = np.array(names.serials, np.int64)[connection]
     begins = np.cumsum([0, *(sum(window.rows for window in some) for some in shares)], dtype=np.int64)
     place = concat.places(begins, merging.Orders(completed_by, connection, age))
-    x = lender.numbers(s.X_COLUMNS, len(place))
+    x = buffers.numbers(s.X_COLUMNS, len(place))
     for which, values in zip(_SYMBOLS[:-1], symbols[:-1], strict=True):
         x[which, place] = values
     for window, begin, end in zip(carried, ends[:-1], ends[1:], strict=True):
         window.rest.into(x, place[begin:end])
     ordered = np.empty_like(connection)
     ordered[place] = connection
-    return Exchanges(x, ordered, _parts(carried, strings, ends, place, lender), names)
+    return Exchanges(x, ordered, _parts(carried, strings, ends, place, buffers), names)
 
 
 def _own(names: Names, window: WireExchanges, strings: np.ndarray, numbers: dict[int, int]) -> np.ndarray:
@@ -167,7 +167,11 @@ def _number(
 
 
 def _parts(
-    carried: Sequence[WireExchanges], strings: Sequence[np.ndarray], ends: np.ndarray, place: np.ndarray, lender: Lender
+    carried: Sequence[WireExchanges],
+    strings: Sequence[np.ndarray],
+    ends: np.ndarray,
+    place: np.ndarray,
+    buffers: BufferPool,
 ) -> np.ndarray:
     """int64[P_COLUMNS, m]: topic-partitions in the order of their exchanges, whose places are known."""
     none = np.zeros(0, np.int64)
@@ -177,7 +181,7 @@ def _parts(
     owner = place[owner]
     places = np.empty_like(owner)
     merging.place_parts(owner, False, np.empty(len(place), np.int64), places)
-    p = lender.numbers(s.P_COLUMNS, len(owner))
+    p = buffers.numbers(s.P_COLUMNS, len(owner))
     p[s.P_SET] = s.NULL
     p[s.P_OWNER, places] = owner
     begin = 0

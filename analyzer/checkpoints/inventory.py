@@ -58,7 +58,7 @@ _PLAIN: Final = (
     "captures.flows.Flows:tables",
     "captures.streams.Streams:shard shards waiting_bytes _tables",
     "analyzer.protocol.jute._Side",
-    "analyzer.protocol.jute._Asked",
+    "analyzer.protocol.jute._Request",
     "analyzer.protocol.jute.Conversation:_sides _open",
     "analyzer.protocol.embedded.Groups:_said",
     "analyzer.bulk.symbols.Symbols",

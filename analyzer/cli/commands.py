@@ -1,4 +1,4 @@
-"""What `kwire analyze` and `kwire show` do, once the command line is read.
+"""Run `kwire analyze` and `kwire show`, once the command line is read.
 
 In: parsed options. Out: data on stdout; progress, notes and hints on stderr. Errors of the user's input leave as
 `UsageError`.
@@ -54,7 +54,7 @@ class _Compilation:
         from captures import kernels
 
         self._long = "" if kernels.warm() else ", half a minute to a minute"
-        self._said = False
+        self._is_announced = False
 
     def __call__(self, now: Compiling | None) -> None:
         self.begin(now)
@@ -63,11 +63,11 @@ class _Compilation:
 
     def begin(self, now: Compiling | None) -> None:
         """The line that is said once."""
-        if now is None or self._said:
+        if now is None or self._is_announced:
             return
         from captures import kernels
 
-        self._said = True
+        self._is_announced = True
         reason = kernels.came_along().reason
         why = f" (not as installed: {printable(reason)})" if reason else ""
         self._write(f"kwire: compiling kernels, once on this machine{why}: at most {now.most}{self._long} ...\n")
@@ -110,7 +110,7 @@ def _progress() -> Iterator[Callable[[str, int, int], None] | None]:
             return super().render(task) if task.id != compiling else Text()
 
     class Speed(TransferSpeedColumn):
-        """The same."""
+        """Speed, where a task counts bytes."""
 
         def render(self, task: Task) -> Text:
             return super().render(task) if task.id != compiling else Text()
@@ -183,7 +183,7 @@ def _print_notes(result: Dataset) -> None:
 
 
 def print_analysis(result: Dataset, options: AnalyzeOptions) -> None:
-    """What an analysis found: notes on stderr, the summary on stdout."""
+    """Print the result of an analysis: notes to stderr, the summary to stdout."""
     _print_notes(result)
     if options.json:
         json.dump(result.summary, sys.stdout, indent=1)
@@ -233,7 +233,7 @@ def named_dataset(path: str | os.PathLike[str]) -> StoredDataset:
 
 
 def tell_notes(manifest: Mapping[str, Any]) -> None:
-    """What was noted when the captures of a dataset were read."""
+    """Print the notes that were made when the captures of a dataset were read."""
     _note(manifest.get("notes", ()))
 
 
@@ -283,25 +283,25 @@ def show(options: ShowOptions) -> int:
         return 0
     if "-" in options.captures and (options.sort or options.frames):
         _note([f"{'--sort' if options.sort else '--frames'} prints when stdin ends"])
-    asked = frozenset[int]().union(*(one.apis or () for one in [*fields, *([sort] if sort else [])]))
+    apis = frozenset[int]().union(*(operand.apis or () for operand in [*fields, *([sort] if sort else [])]))
     with _paged(options, heading=not (options.json or options.tree or options.follow is not None)) as out:
-        found: Iterator[Any] = api.decoded(
+        exchanges: Iterator[Any] = api.decoded(
             options.captures,
             ReadOptions.from_arguments(options),
             filter=options.filter,
-            bodies=True if options.json or options.tree else asked if fields else WITH_BODIES | asked,
+            bodies=True if options.json or options.tree else apis if fields else WITH_BODIES | apis,
             partitions=not (options.json or fields),
             notes=notes,
             stdin=sys.stdin.buffer,
         )
         if options.follow is not None:
-            found = (one for one in found if one.row["connection"] == options.follow)
-        shown = _print(found, options, fields, sort, out)
+            exchanges = (exchange for exchange in exchanges if exchange.row["connection"] == options.follow)
+        shown = _print(exchanges, options, fields, sort, out)
     _note(notes)
     if not shown and options.filter:
         from analyzer.cli import packet_lookup
 
-        _note(packet_lookup.told(options.captures, ReadOptions.from_arguments(options), options.filter))
+        _note(packet_lookup.packet_notes(options.captures, ReadOptions.from_arguments(options), options.filter))
     if not shown and options.follow is not None:
         raise UsageError(
             f"--follow {options.follow}: no such connection", "kwire show CAPTURE --count-by connection lists them"
@@ -326,41 +326,41 @@ def _check_form(options: ShowOptions) -> None:
 
 
 def _names(text: str | None, option: str, purpose: str) -> list[Operand]:
-    """What the words of an option name: the vocabulary of filters (`filter/FILTER.md`)."""
+    """Look up the words of an option in the vocabulary of filters (`filter/FILTER.md`)."""
     if text is None:
         return []
     from analyzer.filter import names
     from analyzer.filter.tokens import Word, WordError
 
-    found = []
+    operands = []
     for word in (word.strip() for word in text.split(",")):
         try:
-            found.append(names.resolve_printed(Word(word, 0, len(word)), purpose))
+            operands.append(names.resolve_printed(Word(word, 0, len(word)), purpose))
         except WordError as problem:
             raise UsageError(f"{option}: {problem}", problem.hint) from None
-    return found
+    return operands
 
 
 def _sort(text: str | None) -> Operand | None:
     if text is None:
         return None
-    (found, *more) = _names(text.removeprefix("-"), "--sort", "to sort by")
+    (operand, *more) = _names(text.removeprefix("-"), "--sort", "to sort by")
     if more:
         raise UsageError(f"--sort {text}: one name is enough", "sort by one, and by more with kwire sql ... ORDER BY")
-    if found.kind == "opaque":
-        raise UsageError(f"--sort: `{found.word}` has no single value", "go on to a field in it, or sort by another")
-    return found
+    if operand.kind == "opaque":
+        raise UsageError(f"--sort: `{operand.word}` has no single value", "go on to a field in it, or sort by another")
+    return operand
 
 
-def _key(one: Any, sort: Operand, descending: bool) -> Any:
-    """What an exchange is sorted by: of several values the one that comes first."""
-    bodies = (one.request, one.response) if sort.apis is not None else (None, None)
-    values = [value for value in sort.values(one.row, *bodies) if value == value]  # NaN is in no order
+def _key(exchange: Any, sort: Operand, descending: bool) -> Any:
+    """The sort key of an exchange: of several values the one that comes first."""
+    bodies = (exchange.request, exchange.response) if sort.apis is not None else (None, None)
+    values = [value for value in sort.values(exchange.row, *bodies) if value == value]  # NaN is in no order
     return (max(values) if descending else min(values)) if values else None
 
 
 def _print(
-    found: Iterator[Any], options: ShowOptions, fields: list[Operand], sort: Operand | None, out: IO[str]
+    exchanges: Iterator[Any], options: ShowOptions, fields: list[Operand], sort: Operand | None, out: IO[str]
 ) -> int:
     """Write exchanges in the form asked for; returns how many."""
     from analyzer.cli.exchange_lines import LOOK_AHEAD, Lines
@@ -373,31 +373,31 @@ def _print(
     lines = Lines(color, options.time == "absolute", None if options.wide else width(), cut)
     if options.frames:
         shown = 0
-        for line in lines.frames(found, options.limit):
+        for line in lines.frames(exchanges, options.limit):
             out.write(line)
             shown += 1
         return shown
     at_once = "-" in options.captures and sort is None
     if not options.json and not fields and not at_once:
-        head = list(itertools.islice(found, LOOK_AHEAD if sort else min(LOOK_AHEAD, options.limit or LOOK_AHEAD)))
+        head = list(itertools.islice(exchanges, LOOK_AHEAD if sort else min(LOOK_AHEAD, options.limit or LOOK_AHEAD)))
         lines.start = head[0].capture_start if head else None
         lines.look(head)
-        found = itertools.chain(head, found)
+        exchanges = itertools.chain(head, exchanges)
     heading = ""
     if fields:
-        heading = "\t".join(one.word for one in fields) + "\n"
+        heading = "\t".join(operand.word for operand in fields) + "\n"
     elif not options.json and not options.tree and not options.follow:
         heading = lines.heading()
     texts: Iterator[str]
     if sort is None:
-        texts = (_form(one, options, fields, lines) for one in itertools.islice(found, options.limit))
+        texts = (_form(exchange, options, fields, lines) for exchange in itertools.islice(exchanges, options.limit))
     else:
         descending = not (options.sort or "").startswith("-")
         sorter = Sorter(descending, options.limit)
-        for one in found:
-            key = _key(one, sort, descending)
+        for exchange in exchanges:
+            key = _key(exchange, sort, descending)
             if sorter.wants(key):
-                sorter.put(key, _form(one, options, fields, lines))
+                sorter.put(key, _form(exchange, options, fields, lines))
         texts = iter(sorter)
     shown = 0
     for text in texts:
@@ -407,19 +407,21 @@ def _print(
     return shown
 
 
-def _form(one: Any, options: ShowOptions, fields: list[Operand], lines: Any) -> str:
+def _form(exchange: Any, options: ShowOptions, fields: list[Operand], lines: Any) -> str:
     """One exchange in the form asked for."""
     from analyzer.cli import text
 
-    lines.start = lines.start or one.capture_start
+    lines.start = lines.start or exchange.capture_start
     if options.json:
-        return text.json_text(one.json(options.budget or BYTES, options.page or 1)) + "\n"
+        return text.json_text(exchange.json(options.budget or BYTES, options.page or 1)) + "\n"
     if options.tree:
-        return f"{lines.exchange(one)}{lines.tree(one, options.hex, options.budget or BYTES, options.page or 1)}"
+        return (
+            f"{lines.exchange(exchange)}{lines.tree(exchange, options.hex, options.budget or BYTES, options.page or 1)}"
+        )
     if fields:
-        bodies = (one.request, one.response) if any(field.apis for field in fields) else (None, None)
-        return "\t".join(text.cell(field.shown(one.row, *bodies)) for field in fields) + "\n"
-    return str(lines.dialogue(one) if options.follow else lines.exchange(one))
+        bodies = (exchange.request, exchange.response) if any(field.apis for field in fields) else (None, None)
+        return "\t".join(text.cell(field.shown(exchange.row, *bodies)) for field in fields) + "\n"
+    return str(lines.dialogue(exchange) if options.follow else lines.exchange(exchange))
 
 
 def width() -> int | None:
@@ -429,8 +431,8 @@ def width() -> int | None:
     goes into a file or another program is to be whole."""
     if not sys.stdout.isatty():
         return None
-    asked = os.environ.get("COLUMNS", "")
-    columns = int(asked) if asked.isascii() and asked.isdigit() else 0
+    stated = os.environ.get("COLUMNS", "")
+    columns = int(stated) if stated.isascii() and stated.isdigit() else 0
     if not columns:
         with contextlib.suppress(OSError):
             columns = os.get_terminal_size(sys.stdout.fileno()).columns
@@ -438,7 +440,7 @@ def width() -> int | None:
 
 
 def reading_width() -> int | None:
-    """The same for sentences, which nobody likes to read in longer lines."""
+    """Like `width`, for sentences, which are hard to read in longer lines."""
     return min(width() or 0, _READABLE) or None
 
 
@@ -459,8 +461,8 @@ def _sticky(pager: str) -> bool:
     import subprocess  # a sixtieth of a start, for who has a pager
 
     with contextlib.suppress(OSError):
-        said = subprocess.run([words[0], "--version"], capture_output=True, text=True, check=False).stdout
-        version = re.match(r"less (\d+)", said)
+        printed = subprocess.run([words[0], "--version"], capture_output=True, text=True, check=False).stdout
+        version = re.match(r"less (\d+)", printed)
         return version is not None and int(version[1]) >= 600
     return False
 

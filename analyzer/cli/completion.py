@@ -76,16 +76,16 @@ def _bash(listed: Sequence[Command]) -> str:
         "  done",
         "  COMPREPLY=()",
         "  case $command in",
-        f'    "") words="{" ".join(one.name for one in listed)} --help --version" ;;',
+        f'    "") words="{" ".join(command.name for command in listed)} --help --version" ;;',
     ]
-    for one in listed:
-        lines += [f"    {one.name})", "      case $previous in"]
-        for option in one.options:
+    for command in listed:
+        lines += [f"    {command.name})", "      case $previous in"]
+        for option in command.options:
             if option.valued:
                 values = f'words="{" ".join(option.choices)}"' if option.choices else "return"
                 lines.append(f"        {'|'.join(option.names)}) {values} ;;")
-        every = " ".join(name for option in one.options for name in option.names)
-        lines.append(f'        *) words="{" ".join(one.words)}"; [[ $word == -* ]] && words="{every}" ;;')
+        every = " ".join(name for option in command.options for name in option.names)
+        lines.append(f'        *) words="{" ".join(command.words)}"; [[ $word == -* ]] && words="{every}" ;;')
         lines += ["      esac ;;"]
     lines += [
         "  esac",
@@ -103,19 +103,19 @@ def _zsh(listed: Sequence[Command]) -> str:
         "_kwire() {",
         "  local -a commands",
         "  commands=(",
-        *(f"    {_quoted(f'{one.name}:{one.about}')}" for one in listed),
+        *(f"    {_quoted(f'{command.name}:{command.about}')}" for command in listed),
         "  )",
         "  if (( CURRENT == 2 )); then _describe command commands; return; fi",
         "  case ${words[2]} in",
     ]
-    for one in listed:
-        lines.append(f"    {one.name}) _arguments -s \\")
-        for option in one.options:
+    for command in listed:
+        lines.append(f"    {command.name}) _arguments -s \\")
+        for option in command.options:
             for name in option.names:
                 value = f":value:({' '.join(option.choices)})" if option.choices else ":value:_files"
                 spec = f"*{name}[{_bracketed(option.about)}]{value if option.valued else ''}"
                 lines.append(f"      {_quoted(spec)} \\")
-        rest = f"*:what:({' '.join(one.words)})" if one.words else "*:file:_files"
+        rest = f"*:what:({' '.join(command.words)})" if command.words else "*:file:_files"
         lines.append(f"      {_quoted(rest)} ;;")
     begin = 'if [[ $zsh_eval_context[-1] == loadautofunc ]]; then _kwire "$@"; else compdef _kwire kwire; fi'
     lines += ["  esac", "}", begin]
@@ -123,15 +123,15 @@ def _zsh(listed: Sequence[Command]) -> str:
 
 
 def _fish(listed: Sequence[Command]) -> str:
-    names = " ".join(one.name for one in listed)
+    names = " ".join(command.name for command in listed)
     lines = ["# kwire: completion for fish. kwire completion fish > ~/.config/fish/completions/kwire.fish"]
     first = f"complete -c kwire -n 'not __fish_seen_subcommand_from {names}' -f"
-    lines += [f"{first} -a {one.name} -d {_fished(one.about)}" for one in listed]
-    for one in listed:
-        here = f"complete -c kwire -n '__fish_seen_subcommand_from {one.name}'"
-        if one.words:
-            lines.append(f"{here} -f -a '{' '.join(one.words)}'")
-        for option in one.options:
+    lines += [f"{first} -a {command.name} -d {_fished(command.about)}" for command in listed]
+    for command in listed:
+        here = f"complete -c kwire -n '__fish_seen_subcommand_from {command.name}'"
+        if command.words:
+            lines.append(f"{here} -f -a '{' '.join(command.words)}'")
+        for option in command.options:
             spelled = " ".join(f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}" for name in option.names)
             value = f" -x -a '{' '.join(option.choices)}'" if option.choices else " -r" if option.valued else ""
             lines.append(f"{here} {spelled}{value} -d {_fished(option.about)}")

@@ -33,11 +33,11 @@ Counts = Counter[tuple[str, ...]]
 
 def counted(options: ShowOptions, names: Sequence[Operand], notes: list[str]) -> Counts:
     """How many exchanges there are of each combination, values as they are printed."""
-    if all(one.apis is None for one in names):
+    if all(operand.apis is None for operand in names):
         return _of_columns(options, names, notes)
     counts: Counts = Counter()
-    apis = frozenset[int]().union(*(one.apis or () for one in names))
-    found = api.decoded(
+    apis = frozenset[int]().union(*(operand.apis or () for operand in names))
+    exchanges = api.decoded(
         options.captures,
         ReadOptions.from_arguments(options),
         filter=options.filter,
@@ -45,10 +45,10 @@ def counted(options: ShowOptions, names: Sequence[Operand], notes: list[str]) ->
         notes=notes,
         stdin=sys.stdin.buffer,
     )
-    for one in found:
-        if options.follow is None or one.row["connection"] == options.follow:
-            bodies = (one.request, one.response) if one.row["api_key"] in apis else (None, None)
-            values = (dict.fromkeys(map(_said, name.parts(one.row, *bodies))) for name in names)
+    for exchange in exchanges:
+        if options.follow is None or exchange.row["connection"] == options.follow:
+            bodies = (exchange.request, exchange.response) if exchange.row["api_key"] in apis else (None, None)
+            values = (dict.fromkeys(map(_shown, name.parts(exchange.row, *bodies))) for name in names)
             counts.update(itertools.product(*values))
     return counts
 
@@ -56,17 +56,17 @@ def counted(options: ShowOptions, names: Sequence[Operand], notes: list[str]) ->
 def lines(counts: Counts, names: Sequence[Operand], limit: int | None) -> str:
     """The table, most frequent first."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:limit]
-    shown = [[*(one.word for one in names), "exchanges"]]
-    shown += [[*said, f"{count:,}"] for said, count in ordered]
+    shown = [[*(operand.word for operand in names), "exchanges"]]
+    shown += [[*cells, f"{count:,}"] for cells, count in ordered]
     return text.aligned(shown, {len(names)})
 
 
-def _said(value: Any) -> str:
+def _shown(value: Any) -> str:
     return text.cell(value) or "-"
 
 
 def _of_columns(options: ShowOptions, names: Sequence[Operand], notes: list[str]) -> Counts:
-    """The same where all names are columns: as they come, a table of thousands of exchanges at a time."""
+    """Count where all names are columns: a table of thousands of exchanges at a time."""
     counts: Counts = Counter()
     known: dict[str, str] = {}
 
@@ -83,18 +83,18 @@ def _of_columns(options: ShowOptions, names: Sequence[Operand], notes: list[str]
         [read_point(point, how.settings(choice.keep), choice, put, None, sys.stdin.buffer) for point in points]
     )
     notes += result.notes
-    topics = [isinstance(one.about, Columns) and one.about.form == "topics" for one in names]
+    topics = [isinstance(operand.about, Columns) and operand.about.form == "topics" for operand in names]
     if not known or not any(topics):
         return counts
     named: Counts = Counter()  # ids whose names were said somewhere
-    for said, count in counts.items():
-        told = (known.get(value, value) if topic else value for value, topic in zip(said, topics, strict=True))
-        named[tuple(told)] += count
+    for values, count in counts.items():
+        resolved = (known.get(value, value) if topic else value for value, topic in zip(values, topics, strict=True))
+        named[tuple(resolved)] += count
     return named
 
 
 def _count(table: pa.Table, names: Sequence[Operand], counts: Counts) -> None:
-    columns = list(dict.fromkeys(name for one in names for name in _columns(one)))
+    columns = list(dict.fromkeys(name for operand in names for name in _columns(operand)))
     schema = tables.schema("exchanges")
     table = table.select(columns).cast(pa.schema([schema.field(name) for name in columns]))
     row = pa.array(np.arange(len(table)))
@@ -105,13 +105,13 @@ def _count(table: pa.Table, names: Sequence[Operand], counts: Counts) -> None:
     if listed:
         table = table.group_by(table.column_names).aggregate([])  # what one exchange says twice counts once
     for group in table.group_by(columns).aggregate([([], "count_all")]).to_pylist():
-        said = (group[_columns(one)[0]] if one.several else one.shown(group) for one in names)
-        counts[tuple(map(_said, said))] += group["count_all"]
+        values = (group[_columns(operand)[0]] if operand.several else operand.shown(group) for operand in names)
+        counts[tuple(map(_shown, values))] += group["count_all"]
 
 
-def _columns(one: Operand) -> tuple[str, ...]:
-    assert isinstance(one.about, Columns)
-    return one.about.names
+def _columns(operand: Operand) -> tuple[str, ...]:
+    assert isinstance(operand.about, Columns)
+    return operand.about.names
 
 
 def _one_by_one(table: pa.Table, name: str) -> pa.Table:

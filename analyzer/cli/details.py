@@ -1,4 +1,4 @@
-"""What matters of an exchange by its API, in a few words: `commit`, `generation 3 leads 2 members`, `orders-0@120`.
+"""Describe an exchange by its API in a few words: `commit`, `generation 3 leads 2 members`, `orders-0@120`.
 
 In: an exchange with its topic-partitions and, for the APIs of `WITH_BODIES`, its decoded bodies. Out: text. Rules:
 nothing of a secret; what is not decoded is left out; a list is cut after three, and says how many more there are.
@@ -31,8 +31,8 @@ def detail(exchange: Any, short: bool = False) -> str:
     words = _PARTITIONS.get(row["api_key"], _of_offsets)(exchange) if exchange.partitions else ""
     of_bodies = _BODIES.get(row["api_key"])
     if of_bodies is not None:
-        said = of_bodies(row, exchange.request or {}, exchange.response or {})
-        words = " ".join(filter(None, (words, said)))
+        text = of_bodies(row, exchange.request or {}, exchange.response or {})
+        words = " ".join(filter(None, (words, text)))
     return _UUID.sub(r"…\1", words) if short else words
 
 
@@ -121,18 +121,18 @@ def _join(row: dict[str, Any], request: Body, response: Body) -> str:
 
 def _heartbeat_epoch(row: dict[str, Any], request: Body, response: Body) -> str:
     """Of KIP-848 and its kin: the epoch asked with, and the one given where that is another."""
-    asked, given = request.get("memberEpoch"), response.get("memberEpoch")
-    if asked is None:
+    sent, given = request.get("memberEpoch"), response.get("memberEpoch")
+    if sent is None:
         words = []
-    elif asked == _JOINING:
+    elif sent == _JOINING:
         words = ["joins"]
-    elif asked == _LEAVING:
+    elif sent == _LEAVING:
         words = ["leaves"]
-    elif asked == _LEAVING_STATIC:
+    elif sent == _LEAVING_STATIC:
         words = ["leaves for a while"]
     else:
-        words = [f"epoch {asked}"]
-    if row["error_code"] == 0 and given is not None and given != asked and given >= 0:
+        words = [f"epoch {sent}"]
+    if row["error_code"] == 0 and given is not None and given != sent and given >= 0:
         words.append(f"-> epoch {given}" if words else f"epoch {given}")
     if row["member_id"]:
         words.append(f"member {printable(row['member_id'])}")
@@ -142,9 +142,9 @@ def _heartbeat_epoch(row: dict[str, Any], request: Body, response: Body) -> str:
 def _coordinator(row: dict[str, Any], request: Body, response: Body) -> str:
     answers = response.get("coordinators") or [response]
     places = [
-        f"node {one['nodeId']} at {printable(str(one['host']))}:{one['port']}"
-        for one in answers
-        if one.get("nodeId", -1) >= 0
+        f"node {answer['nodeId']} at {printable(str(answer['host']))}:{answer['port']}"
+        for answer in answers
+        if answer.get("nodeId", -1) >= 0
     ]
     return _list(list(dict.fromkeys(places))[:_LISTED], len(dict.fromkeys(places)))
 

@@ -73,7 +73,7 @@ class Lines:
         """Choose the columns by the first exchanges; without them, by what is common."""
         if self._width is not None:
             self._ends = _Ends.of(head)
-            self._columns = self._fitting([one.row for one in head], self._width)
+            self._columns = self._fitting([exchange.row for exchange in head], self._width)
 
     # --- columns
 
@@ -120,10 +120,10 @@ class Lines:
             sizes,
             [column("id", _correlation, (5, 6), True)],
         ]
-        room = width - 2 - sum(one.gap + one.width for one in always) - int(width * _RESULT_SHARE)
+        room = width - 2 - sum(column.gap + column.width for column in always) - int(width * _RESULT_SHARE)
         chosen: list[_Column] = []
         for group in optional:
-            needed = sum(one.gap + one.width for one in group)
+            needed = sum(column.gap + column.width for column in group)
             if needed > room:
                 break
             room -= needed
@@ -169,38 +169,43 @@ class Lines:
 
     def heading(self) -> str:
         """The line above exchanges."""
-        return self._paint(_BOLD, self._placed([(one, one.heading) for one in self._columns], " ", "result")) + "\n"
+        return (
+            self._paint(_BOLD, self._placed([(column, column.heading) for column in self._columns], " ", "result"))
+            + "\n"
+        )
 
-    def exchange(self, one: Any) -> str:
+    def exchange(self, exchange: Any) -> str:
         """One exchange."""
-        row = one.row
+        row = exchange.row
         slow = row["latency_us"] is not None and row["latency_us"] - (row["hold_us"] or 0) >= SLOW_US
         failed = bool(row["error_code"]) or row["status"] in ("unanswered", "orphan_response")
         odd = "undecoded" in (row["request_state"], row["response_state"])
         mark = "!" if failed or odd else "~" if slow else " "
-        line = self._placed([(column, column.cell(row)) for column in self._columns], mark, self._result(one))
+        line = self._placed([(column, column.cell(row)) for column in self._columns], mark, self._result(exchange))
         if failed or odd:
             line = self._paint(_RED, line)
         elif slow:
             line = self._paint(_YELLOW, line)
         return line + "\n"
 
-    def _result(self, one: Any) -> str:
+    def _result(self, exchange: Any) -> str:
         """How it ended and what it was about; where room is short, topics are named once, and a broker only where it
         is not the one of the other lines."""
         if self._width is None:
-            return _words(outcome(one.row), subject(one.row), detail(one))
-        about = detail(one, short=True)
-        elsewhere = self._ends.elsewhere(one.row)
-        return _words(outcome(one.row), elsewhere, about, subject(one.row, topics=not (about and one.partitions)))
+            return _words(outcome(exchange.row), subject(exchange.row), detail(exchange))
+        about = detail(exchange, short=True)
+        elsewhere = self._ends.elsewhere(exchange.row)
+        return _words(
+            outcome(exchange.row), elsewhere, about, subject(exchange.row, topics=not (about and exchange.partitions))
+        )
 
-    def dialogue(self, one: Any) -> str:
+    def dialogue(self, exchange: Any) -> str:
         """One exchange of a followed connection, as what the client and the broker said."""
-        row = one.row
+        row = exchange.row
         lines = []
         if row["request_time"] is not None:
-            asked = f"{api(row)} #{row['correlation_id']} {size(row['request_bytes'])}"
-            lines.append(f"{self._time(row['request_time'])}  > {_words(asked, subject(row), detail(one))}")
+            request_text = f"{api(row)} #{row['correlation_id']} {size(row['request_bytes'])}"
+            lines.append(f"{self._time(row['request_time'])}  > {_words(request_text, subject(row), detail(exchange))}")
         if row["response_time"] is not None:
             line = (
                 f"{self._time(row['response_time'])}    < #{row['correlation_id']} {size(row['response_bytes'])} "
@@ -214,7 +219,7 @@ class Lines:
     def frames_heading(self) -> str:
         """The line above frames."""
         columns = self._frame_columns()
-        return self._paint(_BOLD, self._placed([(one, one.heading) for one in columns], "", "message")) + "\n"
+        return self._paint(_BOLD, self._placed([(column, column.heading) for column in columns], "", "message")) + "\n"
 
     def _frame_columns(self) -> list[_Column]:
         end = self._ends.width if self._width is not None else 21
@@ -226,32 +231,32 @@ class Lines:
             _Column("id", 2, 6, True, _correlation),
         ]
 
-    def frames(self, found: Iterable[Any], limit: int | None) -> Iterator[str]:
+    def frames(self, exchanges: Iterable[Any], limit: int | None) -> Iterator[str]:
         """Requests and responses apart, in order of their first bytes, after a line with the names of the columns."""
-        found = iter(found)
-        head = list(itertools.islice(found, LOOK_AHEAD))
+        exchanges = iter(exchanges)
+        head = list(itertools.islice(exchanges, LOOK_AHEAD))
         self.start = self.start or (head[0].capture_start if head else None)
         self.look(head)
         columns = self._frame_columns()
         events = Sorter(limit=limit)
-        for count, one in enumerate(itertools.chain(head, found)):
+        for count, exchange in enumerate(itertools.chain(head, exchanges)):
             for second, side in enumerate(("request", "response")):
-                when = one.row[f"{side}_time"]
+                when = exchange.row[f"{side}_time"]
                 if when is not None:
                     key = (rfc3339(when), count, second)
                     if events.wants(key):
-                        events.put(key, self._frame(columns, one, side))
+                        events.put(key, self._frame(columns, exchange, side))
         heading = self.frames_heading()
         for line in events:
             yield heading + line
             heading = ""
 
-    def _frame(self, columns: list[_Column], one: Any, side: str) -> str:
-        row = one.row
+    def _frame(self, columns: list[_Column], exchange: Any, side: str) -> str:
+        row = exchange.row
         ends = self._ends.client(row), self._ends.broker(row)
         sender, receiver = ends if side == "request" else ends[::-1]
         if side == "request":
-            rest = _words(api(row), "request", subject(row), detail(one, short=self._width is not None))
+            rest = _words(api(row), "request", subject(row), detail(exchange, short=self._width is not None))
         else:
             rest = _words(api(row), "response", outcome(row))
         when = self._time(row[f"{side}_time"]).strip()
@@ -259,20 +264,20 @@ class Lines:
         line = self._placed(zip(columns, cells, strict=True), "", rest)
         return (self._paint(_RED, line) if side == "response" and row["error_code"] else line) + "\n"
 
-    def tree(self, one: Any, with_hex: bool, budget: int = BYTES, page: int = 1) -> str:
+    def tree(self, exchange: Any, with_hex: bool, budget: int = BYTES, page: int = 1) -> str:
         """Both messages of an exchange, field by field: name, value, [start, end) in the message after its length. Of
         each `PAGE` nodes, those of `page`, below the fields that they lie in; a line says how many follow. `budget`:
         bytes that the records of a message may become."""
         lines: list[str] = []
         for side in ("request", "response"):
-            if one.row[f"{side}_state"] is None:
+            if exchange.row[f"{side}_state"] is None:
                 continue
-            decoded = one.decoded(side, nodes=True, budget=Budget(bytes=budget, nodes=PAGE * page))
+            decoded = exchange.decoded(side, nodes=True, budget=Budget(bytes=budget, nodes=PAGE * page))
             lines.append(f"    {side}")
             if decoded is None:
                 lines.append("      (not decoded)")
                 continue
-            message = one.request_message if side == "request" else one.response_message
+            message = exchange.request_message if side == "request" else exchange.response_message
             left = self._nodes(decoded.nodes, message.data[4:] if with_hex else None, page, lines)
             if left > 0:
                 lines.append(f"      ({left:,} more: --page {page + 1})")
@@ -295,7 +300,7 @@ class Lines:
             shown = min(shown, depth)
             above.append(node)
             if first <= seen < last:
-                lines += [self._node(one, 3 + level, data) for level, one in enumerate(above) if level >= shown]
+                lines += [self._node(node, 3 + level, data) for level, node in enumerate(above) if level >= shown]
                 shown = depth + 1
             seen += 1
             todo += [(child, depth + 1) for child in reversed(node.children)]
@@ -341,8 +346,8 @@ class _Ends:
 
     @classmethod
     def of(cls, head: Sequence[Any]) -> _Ends:
-        clients = {one.row["client_ip"] for one in head}
-        brokers = {(one.row["broker_ip"], one.row["broker_port"]) for one in head}
+        clients = {exchange.row["client_ip"] for exchange in head}
+        brokers = {(exchange.row["broker_ip"], exchange.row["broker_port"]) for exchange in head}
         hosts, ports = {ip for ip, _ in brokers}, {port for _, port in brokers}
         ends = cls(
             clients.pop() if len(clients) == 1 else None,
@@ -350,7 +355,10 @@ class _Ends:
             ports.pop() if len(ports) == 1 else None,
             len(brokers) > 1,
         )
-        widest = max((len(text) for one in head for text in (ends.client(one.row), ends.broker(one.row))), default=21)
+        widest = max(
+            (len(text) for exchange in head for text in (ends.client(exchange.row), ends.broker(exchange.row))),
+            default=21,
+        )
         return cls(ends.client_ip, ends.broker_ip, ends.broker_port, ends.several_brokers, min(widest, 21))
 
     def client(self, row: Row) -> str:
@@ -379,14 +387,14 @@ def cut(line: str, width: int) -> str:
     """The line in so many columns of a terminal; where something is left out it ends in `…`."""
     if len(line) <= width and line.isascii():
         return line
-    taken = 0
+    used = 0
     for at, char in enumerate(line):
-        taken += 2 if unicodedata.east_asian_width(char) in "WF" else 0 if unicodedata.combining(char) else 1
-        if taken > width:
-            kept = line[:at]
-            while kept and _cells(kept) > width - 1:
-                kept = kept[:-1]
-            return kept + "…"
+        used += 2 if unicodedata.east_asian_width(char) in "WF" else 0 if unicodedata.combining(char) else 1
+        if used > width:
+            shortened = line[:at]
+            while shortened and _cells(shortened) > width - 1:
+                shortened = shortened[:-1]
+            return shortened + "…"
     return line
 
 
@@ -429,34 +437,34 @@ def end(ip: str, port: int) -> str:
 
 def outcome(row: Row) -> str:
     """How it ended: the errors by name, or the status where there was no answer."""
-    said = []
+    parts = []
     if row["errors"]:
-        said.append(
+        parts.append(
             ", ".join(
                 label(error["code"]) + (f" x{error['count']}" if error["count"] > 1 else "") for error in row["errors"]
             )
         )
     elif row["status"] == "answered":
-        said.append("ok" if row["response_state"] == "decoded" else str(row["response_state"]))
+        parts.append("ok" if row["response_state"] == "decoded" else str(row["response_state"]))
     else:
-        said.append(row["status"].replace("_", " "))
+        parts.append(row["status"].replace("_", " "))
     if row["throttle_us"]:
-        said.append(f"throttled {duration(row['throttle_us'])}")
+        parts.append(f"throttled {duration(row['throttle_us'])}")
     if row["reason"]:
-        said.append(f"({printable(row['reason'])})")
-    return " ".join(said)
+        parts.append(f"({printable(row['reason'])})")
+    return " ".join(parts)
 
 
 def subject(row: Row, topics: bool = True) -> str:
-    """What it was about: topics, group, transaction."""
-    said = []
+    """The subject of an exchange: topics, group, transaction."""
+    parts = []
     if row["topics"] and topics:
         names = [printable(topic) for topic in row["topics"]]
-        said.append("topics " + ",".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else ""))
+        parts.append("topics " + ",".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else ""))
     if row["group_id"]:
-        said.append(f"group {printable(row['group_id'])}")
+        parts.append(f"group {printable(row['group_id'])}")
     if row["transactional_id"]:
-        said.append(f"transaction {printable(row['transactional_id'])}")
+        parts.append(f"transaction {printable(row['transactional_id'])}")
     if row["acks"] is not None:
-        said.append(f"acks {row['acks']}")
-    return " ".join(said)
+        parts.append(f"acks {row['acks']}")
+    return " ".join(parts)

@@ -45,27 +45,27 @@ def findings(options: FindingsOptions) -> int:
         return 0
     if not options.sources:
         raise UsageError("findings of what?", "kwire findings CAPTURE, or DATASET; --explain CODE needs neither")
-    asked, only, ignored = _asked(options), _codes(options.only), [_ignored(text) for text in options.ignore]
+    query, only, ignored = _query(options), _codes(options.only), [_ignored(text) for text in options.ignore]
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
     with contextlib.ExitStack() as stack:
         for dataset in _datasets(options, stack):
-            rows += _rows(dataset, asked, notes)
+            rows += _rows(dataset, query, notes)
     rows = sorted((row for row in rows if not only or row["code"] in only), key=_place)
-    kept = [row for row in rows if not any(_matches(row, *one) for one in ignored)]
+    shown = [row for row in rows if not any(_matches(row, *ignore) for ignore in ignored)]
     with paged() as out:
         if options.json:
-            out.writelines(json_text(_plain(row)) + "\n" for row in kept)
+            out.writelines(json_text(_plain(row)) + "\n" for row in shown)
         else:
-            width, several = reading_width(), len({row["capture"] for row in kept}) > 1
-            for line in _text(kept, len(rows) - len(kept), several):
+            width, several = reading_width(), len({row["capture"] for row in shown}) > 1
+            for line in _text(shown, len(rows) - len(shown), several):
                 out.write("\n".join(folded(line, "    ", width)) + "\n")
-    if options.json and len(rows) > len(kept):
-        notes.append(f"{len(rows) - len(kept)} ignored (--ignore)")
+    if options.json and len(rows) > len(shown):
+        notes.append(f"{len(rows) - len(shown)} ignored (--ignore)")
     for note in notes:
         sys.stderr.write(f"note: {printable(note)}\n")
     bad = options.fail_on is not None and any(
-        SEVERITIES.index(row["severity"]) >= SEVERITIES.index(options.fail_on) for row in kept
+        SEVERITIES.index(row["severity"]) >= SEVERITIES.index(options.fail_on) for row in shown
     )
     return EXIT_BAD if bad else 0
 
@@ -83,8 +83,8 @@ def _code(text: str, option: str) -> str:
     )
 
 
-def _codes(asked: Iterable[str]) -> list[str]:
-    return [_code(part.strip(), "--only") for text in asked if text for part in text.split(",")]
+def _codes(texts: Iterable[str]) -> list[str]:
+    return [_code(part.strip(), "--only") for text in texts if text for part in text.split(",")]
 
 
 def _ignored(text: str) -> tuple[str, str | None]:
@@ -96,7 +96,7 @@ def _matches(row: dict[str, Any], code: str, who: str | None) -> bool:
     return row["code"] == code and (who is None or who in row["who"].values())
 
 
-def _asked(options: FindingsOptions) -> Query:
+def _query(options: FindingsOptions) -> Query:
     limits: dict[tuple[str, str], float] = {}
     if options.thresholds is not None:
         limits.update(_of_file(options.thresholds))
@@ -112,12 +112,12 @@ def _asked(options: FindingsOptions) -> Query:
 
 def _of_file(path: str) -> Iterator[tuple[tuple[str, str], float]]:
     try:
-        said = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as failure:
         raise UsageError(f"{path}: {failure.strerror}", "give a TOML file to --thresholds") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as failure:
         raise UsageError(f"{path}: not TOML: {failure}", "a table a code: [tcp-retransmission], share = 0.02") from None
-    for code, values in said.items():
+    for code, values in tables.items():
         if not isinstance(values, dict):
             raise UsageError(f"{path}: {code} stands in no table", "a table a code: [tcp-retransmission], share = 0.02")
         for name, value in values.items():
@@ -145,7 +145,7 @@ def _number(value: Any, where: str) -> float:
 def _policy(text: str) -> tuple[str, str]:
     name, _, value = text.partition("=")
     if POLICIES.get(name) != value:
-        there = ", ".join(f"{one}={what}" for one, what in POLICIES.items())
+        there = ", ".join(f"{name}={what}" for name, what in POLICIES.items())
         raise UsageError(f"--policy {text}: no such policy", f"there are {there}")
     return name, value
 
@@ -156,20 +156,20 @@ def _policy(text: str) -> tuple[str, str]:
 def _datasets(options: FindingsOptions, stack: contextlib.ExitStack) -> Iterator[StoredDataset]:
     """The datasets to look at; captures are analysed into one that goes when `stack` does."""
     captures = [source for source in options.sources if not is_dataset(source)]
-    found = [named_dataset(source) for source in options.sources if source not in captures]
+    opened = [named_dataset(source) for source in options.sources if source not in captures]
     if not captures and (options.port or options.rotated):
         raise UsageError("--port and --rotated go with a CAPTURE", "kwire analyze makes a DATASET")
     if not captures and options.keylog:
         raise UsageError("--keylog goes with a CAPTURE", "kwire analyze --keylog makes a DATASET")
-    yield from found
+    yield from opened
     if captures:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="kwire-findings-"))
-        made = os.path.join(folder, "dataset")
-        dataset_of(captures, made, options)
-        yield open_dataset(made)
+        path = os.path.join(folder, "dataset")
+        dataset_of(captures, path, options)
+        yield open_dataset(path)
 
 
-def _rows(dataset: StoredDataset, asked: Query, notes: list[str]) -> Iterator[dict[str, Any]]:
+def _rows(dataset: StoredDataset, query: Query, notes: list[str]) -> Iterator[dict[str, Any]]:
     """Its findings: those stored; worked out, of rules that are asked otherwise, or where none are stored."""
     unmeant = [entry["name"] for entry in dataset.captures if not entry.get("meaning")]
     if unmeant and len(unmeant) == len(dataset.captures):
@@ -181,15 +181,15 @@ def _rows(dataset: StoredDataset, asked: Query, notes: list[str]) -> Iterator[di
     elif unmeant:
         notes.append(f"{dataset.path}: what the traffic of {', '.join(unmeant[:3])} means was not analysed")
     source = RowGroups.of(dataset)
-    again = evaluate.concerned(asked)
+    again = evaluate.concerned(query)
     for entry in dataset.captures:
         name, only = entry["name"], again if entry.get("meaning") else None
         if only is not None:
             stored = StoredFrame(source, name, "findings").every()
             yield from (_named(row) for row in stored if row["code"] not in only)
         if only is None or only:
-            found = evaluate.of_point(CaptureFrame(source, entry, asked), only)
-            yield from (_named(evaluate.row(name, one)) for one in found)
+            findings = evaluate.of_point(CaptureFrame(source, entry, query), only)
+            yield from (_named(evaluate.row(name, finding)) for finding in findings)
 
 
 def _named(row: dict[str, Any]) -> dict[str, Any]:
@@ -224,8 +224,8 @@ def _text(rows: list[dict[str, Any]], ignored: int, several: bool) -> Iterable[s
             yield f"  see {'; '.join(shown)}"
         yield ""
     counts = [(severity, sum(row["severity"] == severity for row in rows)) for severity in reversed(SEVERITIES)]
-    said = [f"{count} {severity}{'s' * (count != 1)}" for severity, count in counts if count]
-    yield (", ".join(said) or "nothing found") + (f"; {ignored} ignored (--ignore)" if ignored else "")
+    parts = [f"{count} {severity}{'s' * (count != 1)}" for severity, count in counts if count]
+    yield (", ".join(parts) or "nothing found") + (f"; {ignored} ignored (--ignore)" if ignored else "")
 
 
 def _until(row: dict[str, Any]) -> str:

@@ -63,10 +63,10 @@ def show(options: ShowOptions, out: IO[str]) -> int:
     return 0
 
 
-def _batches(found: Iterator[log_reader.Shown], options: ShowOptions, out: IO[str]) -> None:
+def _batches(batches: Iterator[log_reader.Shown], options: ShowOptions, out: IO[str]) -> None:
     fields = _fields(options.fields)
     heading = "\t".join(fields) + "\n" if fields else "" if options.json else HEADING + "\n"
-    for count, batch in enumerate(found, 1):
+    for count, batch in enumerate(batches, 1):
         out.write(heading)
         heading = ""
         if options.json:
@@ -81,8 +81,8 @@ def _batches(found: Iterator[log_reader.Shown], options: ShowOptions, out: IO[st
             return
 
 
-def _fields(asked: str | None) -> list[str]:
-    names = [name.strip() for name in (asked or "").split(",") if name.strip()]
+def _fields(text: str | None) -> list[str]:
+    names = [name.strip() for name in (text or "").split(",") if name.strip()]
     for name in names:
         if name not in log_reader.COLUMNS:
             raise UsageError(f"--fields: no column {name!r}", f"there are {', '.join(log_reader.COLUMNS)}")
@@ -101,23 +101,23 @@ def batch_line(row: dict[str, Any]) -> str:
     if row["producer_id"] is not None:
         producer = f"{row['producer_id']}:{row['producer_epoch']}"
         producer += f" from {row['base_sequence']}" if row["base_sequence"] is not None else ""
-    said = [
+    parts = [
         name for name, is_so in (("transactional", row["is_transactional"]), ("control", row["is_control"])) if is_so
     ]
     if row["timestamp_type"] == "LogAppendTime":
-        said.append("LogAppendTime")
+        parts.append("LogAppendTime")
     if row["delete_horizon"] is not None:
-        said.append(f"delete horizon {_time(row['delete_horizon'])}")
+        parts.append(f"delete horizon {_time(row['delete_horizon'])}")
     if row["crc_ok"] is False:
-        said.append("! wrong checksum")
+        parts.append("! wrong checksum")
     if row["partial"]:
-        said.append("! cut off")
+        parts.append("! cut off")
     if row["reason"]:
-        said.append(f"! {row['reason']}")
+        parts.append(f"! {row['reason']}")
     return (
         f"{_cell(row['base_offset']):>12} {_cell(row['record_count']):>8} {_cell(row['magic']):>5} "
         f"{_cell(row['codec']):<6} {text.size(row['batch_bytes']):>9}  {_time(row['last_timestamp']):<27} "
-        f"{producer:<20} {', '.join(said)}"
+        f"{producer:<20} {', '.join(parts)}"
     ).rstrip()
 
 
@@ -149,10 +149,10 @@ def _bytes(value: bytes | None) -> str:
     if value is None:
         return "null"
     try:
-        said = value.decode()
+        text = value.decode()
     except UnicodeDecodeError:
         return f"0x{value.hex()}"
-    return json.dumps(said, ensure_ascii=False) if said.isprintable() else f"0x{value.hex()}"
+    return json.dumps(text, ensure_ascii=False) if text.isprintable() else f"0x{value.hex()}"
 
 
 def _json(batch: log_reader.Shown) -> dict[str, Any]:
@@ -168,21 +168,21 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, list):
-        return [{name: _plain(part) for name, part in one.items()} for one in value]
+        return [{name: _plain(part) for name, part in field.items()} for field in value]
     return value
 
 
 def _entries(path: Path, options: ShowOptions, out: IO[str]) -> None:
     """An index or a producer snapshot: a tab-separated line an entry, after one with the names."""
-    found = segments.entries(path)
-    rows = found.rows[: options.limit] if options.limit else found.rows
+    entries = segments.entries(path)
+    rows = entries.rows[: options.limit] if options.limit else entries.rows
     if not options.json:
-        out.write("\t".join(found.names) + "\n")
+        out.write("\t".join(entries.names) + "\n")
     for row in rows:
         named = {
             name: _time(moment_of_millis(value)) if name == "timestamp" else value
-            for name, value in zip(found.names, row, strict=True)
+            for name, value in zip(entries.names, row, strict=True)
         }
         out.write((json.dumps(named) if options.json else "\t".join(str(value) for value in named.values())) + "\n")
-    for note in found.notes:
+    for note in entries.notes:
         sys.stderr.write(f"note: {text.printable(f'{path}: {note}')}\n")

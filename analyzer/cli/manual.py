@@ -82,11 +82,11 @@ def _view(view: View) -> str:
     return "\n".join([f"{view.name}: {view.question}", *notes, "", _columns(view.columns)])
 
 
-def _columns(said: dict[str, str]) -> str:
+def _columns(texts: dict[str, str]) -> str:
     """Names, and beside each what is said of it."""
-    width = max(map(len, said), default=0)
+    width = max(map(len, texts), default=0)
     lines: list[str] = []
-    for name, text in said.items():
+    for name, text in texts.items():
         first, *rest = _filled(_plain(text), " " * (width + 4))
         lines += [f"  {name:<{width}}  {first.strip()}", *rest]
     return "\n".join(lines) + "\n"

@@ -32,7 +32,7 @@ class _Packet(NamedTuple):
     length: int
 
 
-def told(arguments: Sequence[str], how: ReadOptions, expression: str) -> list[str]:
+def packet_notes(arguments: Sequence[str], how: ReadOptions, expression: str) -> list[str]:
     """For each packet that a filter names: what is in it. Nothing where it names none."""
     wanted = parse(expression)
     numbers = sorted(wanted.packets)
@@ -44,12 +44,15 @@ def told(arguments: Sequence[str], how: ReadOptions, expression: str) -> list[st
     inside: dict[_Packet, list[str]] = {packet: [] for packet in packets if packet.length}
     if inside:
         for exchange in api.decoded(arguments, how, bodies=False):
-            for packet, found in inside.items():
-                if len(found) < MOST:
-                    found += _parts(packet, exchange.row)
-    said = [*lines.values(), *(line for packet, found in inside.items() for line in found or [_of(packet)])]
+            for packet, exchanges in inside.items():
+                if len(exchanges) < MOST:
+                    exchanges += _parts(packet, exchange.row)
+    lines_of_packets = [*lines.values(), *(line for packet, notes in inside.items() for line in notes or [_of(packet)])]
     missing = set(numbers) - {packet.number for packet in packets}
-    return [*said, *(f"packet {number}: no TCP packet of that number" for number in sorted(missing) if points)]
+    return [
+        *lines_of_packets,
+        *(f"packet {number}: no TCP packet of that number" for number in sorted(missing) if points),
+    ]
 
 
 def _look_up(point: CapturePoint, path: str, numbers: Sequence[int]) -> Iterator[_Packet]:

@@ -67,7 +67,7 @@ def _near(word: str, there: Iterable[str]) -> str:
     import difflib
 
     known = list(there)
-    begun = [one for one in known if len(word) > 1 and one.startswith(word)]
+    begun = [name for name in known if len(word) > 1 and name.startswith(word)]
     return next(iter([*begun[:1], *difflib.get_close_matches(word, known, 1)]), "")
 
 
@@ -257,8 +257,8 @@ class _WithoutPandas:
 
 
 def command() -> NoReturn:
-    """What `start` begins. A process of its own can do without pandas, which PyArrow would load (a third of a second)
-    only to see whether what it is given comes from there; as a library we leave that to whoever imports us."""
+    """Run the command, for `start`. A process of its own can do without pandas, which PyArrow would load (a third of
+    a second) only to see whether its input comes from there; as a library we leave that to the importing program."""
     sys.meta_path.insert(0, _WithoutPandas)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that is not UTF-8 gets \u2026 for what it has not

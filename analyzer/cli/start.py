@@ -59,10 +59,10 @@ def _leave() -> None:
     import os
     import sys
 
-    for stream, said in ((sys.stdout, ""), (sys.stderr, "kwire: interrupted\n")):
+    for stream, text in ((sys.stdout, ""), (sys.stderr, "kwire: interrupted\n")):
         try:
             if stream is not None:
-                stream.write(said)
+                stream.write(text)
                 stream.flush()
         except (OSError, ValueError):
             pass

@@ -19,19 +19,19 @@ def summary_text(summary: dict[str, Any], out: str | None) -> str:
     """The summary that `kwire analyze` prints."""
     out = printable(out) if out is not None else None
     parts = []
-    for one in summary["captures"]:
-        if one.get("log"):
-            files = f"{one['files']} segments, " if one["files"] != 1 else ""
-            parts.append(f"{printable(one['name'])}: log of a partition, {files}{size(one['bytes'])}\n")
+    for capture in summary["captures"]:
+        if capture.get("log"):
+            files = f"{capture['files']} segments, " if capture["files"] != 1 else ""
+            parts.append(f"{printable(capture['name'])}: log of a partition, {files}{size(capture['bytes'])}\n")
             continue
-        span = f"{one['first_time']} to {one['last_time']}" if one["first_time"] else "no packet"
-        files = f"{one['files']} files, " if one["files"] != 1 else ""
+        span = f"{capture['first_time']} to {capture['last_time']}" if capture["first_time"] else "no packet"
+        files = f"{capture['files']} files, " if capture["files"] != 1 else ""
         parts.append(
-            f"{printable(one['name'])}: {files}{size(one['bytes'])}, {one['packets']:,} packets "
-            f"({one['tcp_packets']:,} TCP, {', '.join(one['link_types']) or 'no link type'})\n  {span}\n"
+            f"{printable(capture['name'])}: {files}{size(capture['bytes'])}, {capture['packets']:,} packets "
+            f"({capture['tcp_packets']:,} TCP, {', '.join(capture['link_types']) or 'no link type'})\n  {span}\n"
         )
     parts.append(_records_text(summary["records"]))
-    if all(one.get("log") for one in summary["captures"]):
+    if all(capture.get("log") for capture in summary["captures"]):
         return "".join(parts) + (f"\ndataset: {out}\n" if out is not None else "")
     parts.append(f"\n{summary['exchanges']:,} exchanges on {summary['connections']:,} connections\n")
     if summary["apis"]:
@@ -51,23 +51,25 @@ def summary_text(summary: dict[str, Any], out: str | None) -> str:
         parts.append("  with all waits, quantiles at most 1.6 % off; kwire report leaves out waits on purpose\n")
     if summary["errors"]:
         parts.append("\nerrors\n")
-        parts.append(aligned([[label(one["error_code"]), f"{one['exchanges']:,}"] for one in summary["errors"]], {1}))
+        parts.append(
+            aligned([[label(error["error_code"]), f"{error['exchanges']:,}"] for error in summary["errors"]], {1})
+        )
     if summary["topics"]:
         parts.append("\ntopics\n")
-        rows = [[printable(one["topic"]), f"{one['exchanges']:,}"] for one in summary["topics"][:LISTED]]
+        rows = [[printable(topic["topic"]), f"{topic['exchanges']:,}"] for topic in summary["topics"][:LISTED]]
         parts.append(aligned(rows, {1}) + _more(len(summary["topics"])))
     if summary["clients"]:
         parts.append("\nclients\n")
         rows = [["client id", "software", "connections", "requests", "errors"]]
-        for one in summary["clients"][:LISTED]:
-            software = " ".join(part for part in (one["software_name"], one["software_version"]) if part)
+        for client in summary["clients"][:LISTED]:
+            software = " ".join(part for part in (client["software_name"], client["software_version"]) if part)
             rows.append(
                 [
-                    printable(one["client_id"] or "-"),
+                    printable(client["client_id"] or "-"),
                     printable(software or "-"),
-                    f"{one['connections']:,}",
-                    f"{one['requests']:,}",
-                    f"{one['errors']:,}" if one["errors"] else "",
+                    f"{client['connections']:,}",
+                    f"{client['requests']:,}",
+                    f"{client['errors']:,}" if client["errors"] else "",
                 ]
             )
         parts.append(aligned(rows, {2, 3, 4}) + _more(len(summary["clients"])))
@@ -77,23 +79,23 @@ def summary_text(summary: dict[str, Any], out: str | None) -> str:
         odd = ", ".join(f"{name} {count:,}" for name, count in summary["odd"].items())
         parts.append(f"odd: {odd}\n")
     unrecognised = summary["unrecognised"]
-    sealed = [one for one in unrecognised["listed"] if one["looks_like"] == TLS]
+    sealed = [listed for listed in unrecognised["listed"] if listed["looks_like"] == TLS]
     if sealed:
-        amount = size(sum(one["payload_bytes"] for one in sealed))
-        failed = sum("tls_failure" in one.get("tls", {}) for one in sealed)
+        amount = size(sum(listed["payload_bytes"] for listed in sealed))
+        failed = sum("tls_failure" in listed.get("tls", {}) for listed in sealed)
         what = "encrypted, what is said there stays shut" if failed < len(sealed) else "no handshake came to an end"
         what += f"; {failed:,} with a handshake that failed" if 0 < failed < len(sealed) else ""
         parts.append(f"TLS: {_connections(len(sealed))}, {amount}: {what}\n")
-        parts.append(_handshakes_text(one["tls"] for one in sealed if "tls" in one))
-    keepers = [one for one in unrecognised["listed"] if one["looks_like"] == ZOOKEEPER]
+        parts.append(_handshakes_text(listed["tls"] for listed in sealed if "tls" in listed))
+    keepers = [listed for listed in unrecognised["listed"] if listed["looks_like"] == ZOOKEEPER]
     if keepers:
-        amount = size(sum(one["payload_bytes"] for one in keepers))
+        amount = size(sum(listed["payload_bytes"] for listed in keepers))
         parts.append(f"ZooKeeper: {_connections(len(keepers))}, {amount}\n")
     known = [*sealed, *keepers]
     if unrecognised["connections"] > len(known):
-        looks = sorted({one["looks_like"] for one in unrecognised["listed"]} - {TLS, ZOOKEEPER})
+        looks = sorted({listed["looks_like"] for listed in unrecognised["listed"]} - {TLS, ZOOKEEPER})
         looks = looks or ["too many to tell"]
-        amount = size(unrecognised["payload_bytes"] - sum(one["payload_bytes"] for one in known))
+        amount = size(unrecognised["payload_bytes"] - sum(listed["payload_bytes"] for listed in known))
         parts.append(
             f"not Kafka: {_connections(unrecognised['connections'] - len(known))}, {amount} "
             f"(look like: {', '.join(looks)}); --port N insists\n"
@@ -104,14 +106,14 @@ def summary_text(summary: dict[str, Any], out: str | None) -> str:
 
 
 def _handshakes_text(sealed: Iterable[dict[str, str]]) -> str:
-    """What the handshakes of encrypted connections say, alike ones together."""
+    """The handshakes of encrypted connections, equal ones counted together."""
     names = ("tls_version", "tls_cipher", "tls_sni", "tls_alpn", "tls_subject", "tls_failure")
-    alike = Counter(tuple(one.get(name) for name in names) for one in sealed)
+    alike = Counter(tuple(handshake.get(name) for name in names) for handshake in sealed)
     lines = []
     for (version, *rest, failure), many in alike.most_common(LISTED):
-        said = [printable(part) for part in (version and f"TLS {version}", *rest, failure) if part]
-        if said:
-            lines.append(f"  {_connections(many)}: {', '.join(said)}\n")
+        parts = [printable(part) for part in (version and f"TLS {version}", *rest, failure) if part]
+        if parts:
+            lines.append(f"  {_connections(many)}: {', '.join(parts)}\n")
     return "".join(lines) + (f"  and {len(alike) - LISTED:,} more kinds\n" if len(alike) > LISTED else "")
 
 
@@ -122,16 +124,16 @@ def _connections(count: int) -> str:
 def _records_text(sides: dict[str, Any]) -> str:
     """Batches and records of each side; what is wrong is left out where there is none."""
     lines = []
-    for side, found in sides.items():
-        codecs = ", ".join(f"{name} {count:,}" for name, count in found["codecs"].items())
-        line = f"{side:<8} {found['batches']:,} batches, {found['records']:,} records, {size(found['bytes'])}"
+    for side, counts in sides.items():
+        codecs = ", ".join(f"{name} {count:,}" for name, count in counts["codecs"].items())
+        line = f"{side:<8} {counts['batches']:,} batches, {counts['records']:,} records, {size(counts['bytes'])}"
         wrong = (
             ("bad_checksums", "with a wrong checksum"),
             ("partial", "cut off"),
             ("bombs", "larger than allowed when decompressed"),
             ("not_read", "that cannot all be read"),
         )
-        odd = [f"{found[name]:,} {words}" for name, words in wrong if found[name]]
+        odd = [f"{counts[name]:,} {words}" for name, words in wrong if counts[name]]
         lines.append(f"{line} ({codecs})" + ("; " + ", ".join(odd) if odd else "") + "\n")
     return "".join(["\n", *lines] if lines else [])
 
@@ -140,12 +142,16 @@ def _more(total: int) -> str:
     return f"  and {total - LISTED:,} more (--json lists all)\n" if total > LISTED else ""
 
 
-def _findings_text(found: dict[str, Any] | None) -> str:
+def _findings_text(findings: dict[str, Any] | None) -> str:
     """The worst findings, and how many there are; nothing where there are none."""
-    if not found or not found["worst"]:
+    if not findings or not findings["worst"]:
         return ""
-    rows = [[one["severity"], one["code"], one["text"]] for one in found["worst"] if one["severity"] != "note"]
-    notes, severe = found["note"], found["error"] + found["warning"] - len(rows)
+    rows = [
+        [finding["severity"], finding["code"], finding["text"]]
+        for finding in findings["worst"]
+        if finding["severity"] != "note"
+    ]
+    notes, severe = findings["note"], findings["error"] + findings["warning"] - len(rows)
     hidden = [f"{severe:,} more"] * bool(severe) + [f"{notes:,} note{'s' * (notes > 1)}"] * bool(notes)
     more = f"  and {' and '.join(hidden)}: kwire findings tells\n" if hidden else ""
     return "\nfindings\n" + (aligned(rows, set()) if rows else "") + more
@@ -153,12 +159,12 @@ def _findings_text(found: dict[str, Any] | None) -> str:
 
 def _coverage_text(coverage: dict[str, Any]) -> str:
     """Where the captured bytes went; classes that hold none are left out."""
-    said = [f"{size(coverage['decoded_bytes'])} decoded"]
-    said += [f"{size(amount)} opaque ({reason})" for reason, amount in coverage["opaque"].items() if amount]
+    parts = [f"{size(coverage['decoded_bytes'])} decoded"]
+    parts += [f"{size(amount)} opaque ({reason})" for reason, amount in coverage["opaque"].items() if amount]
     for name in ("duplicate", "skipped", "incomplete"):
         if coverage[f"{name}_bytes"]:
-            said.append(f"{size(coverage[f'{name}_bytes'])} {name}")
-    line = f"\ncoverage: {size(coverage['payload_bytes'])} of Kafka captured = {' + '.join(said)}\n"
+            parts.append(f"{size(coverage[f'{name}_bytes'])} {name}")
+    line = f"\ncoverage: {size(coverage['payload_bytes'])} of Kafka captured = {' + '.join(parts)}\n"
     missing = [
         f"{size(coverage[key])} {why}"
         for key, why in (("gap_bytes", "not captured"), ("snaplen_bytes", "cut off by the snap length"))

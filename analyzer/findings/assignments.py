@@ -28,7 +28,7 @@ _OF_STREAMS: Final = re.compile(r"-StreamThread-\d+-consumer$")
 
 @dataclass(frozen=True, slots=True)
 class _Standing:
-    """An assignment that stood. has: by member its partitions; members: also those without any; us."""
+    """An assignment that stood. has: partitions by member; members: also those without any; times in us."""
 
     group: str
     members: list[str]
@@ -43,8 +43,8 @@ class _Standing:
 
 
 def _standing(capture: CaptureFrame, least_us: int, wanted: Any) -> Iterator[_Standing]:
-    """Assignments that stood for so long, of those with as many members and partitions as `wanted` (arrays of both)
-    says, in order of groups, the one that stood for longest first."""
+    """Assignments that stood for `stood` us or longer and whose numbers of members and partitions are `wanted`, in
+    order of groups, the longest first."""
     table = capture.table("rebalances")
     if not len(table) or capture.loses or not capture.unbroken.all():
         return

@@ -36,7 +36,7 @@ ANSWERED, SILENT, UNANSWERED, IN_FLIGHT, ORPHAN = range(5)
 SECOND: Final = 1_000_000
 
 _SET_BACK_US: Final = SECOND // 2
-"""By less a clock service corrects a clock, and within that TCP sends again what was lost."""
+"""A clock service corrects smaller differences, and TCP retransmits within that time."""
 
 _IN_A_ROW: Final = 5
 
@@ -58,7 +58,7 @@ BY_BROKERS: Final = (
     apis.ASSIGN_REPLICAS_TO_DIRS, apis.UPDATE_RAFT_VOTER,
 )
 # fmt: on
-"""What only brokers and controllers ask. Not WriteTxnMarkers: kafka-transactions.sh sends it to abort."""
+"""APIs that only brokers and controllers use. Not WriteTxnMarkers: kafka-transactions.sh sends it to abort."""
 
 
 _OF_EXCHANGES: Final[Mapping[str, Any]] = {
@@ -92,7 +92,7 @@ _OFTEN_OF_PARTITIONS: Final[Mapping[str, Any]] = {
 }
 # fmt: on
 _OFTEN_TEXT_OF_PARTITIONS: Final = ("connection", "topic", "topic_id")
-"""Columns that rules often ask for."""
+"""Columns that rules often use."""
 
 # fmt: off
 OF_BATCHES: Final = ColumnSet(
@@ -107,18 +107,18 @@ OF_BATCHES: Final = ColumnSet(
     ("uncompressed_bytes", "last_timestamp"),
 )
 # fmt: on
-"""Columns of `batches` that are asked for wherever some were produced."""
+"""Columns of `batches` that rules use if there are produced batches."""
 
 LARGE: Final[Mapping[str, ColumnSet]] = {
     "exchanges": ColumnSet({**_OF_EXCHANGES, **_OFTEN}, (*_TEXT_OF_EXCHANGES, *_OFTEN_TEXT)),
     "partitions": ColumnSet(_OFTEN_OF_PARTITIONS, _OFTEN_TEXT_OF_PARTITIONS),
 }
-"""The same of all large tables that nobody may have asked to be left out."""
+"""Columns that rules use of the large tables that are always written."""
 
 _OF_FETCHES: Final = frozenset(
     ("latency_us", "max_wait_ms", "min_bytes", "high_watermark", "last_stable_offset", "lag")
 )
-"""Columns that are asked for where some fetches brought nothing, or went on for long: 40 bytes of an exchange."""
+"""Columns that rules use only if some fetches were empty, or took long: 40 bytes an exchange."""
 
 
 def _whatever(wanted: ColumnSet, greatest: Sequence[str] = ()) -> ColumnSet:
@@ -134,15 +134,15 @@ CACHED: Final[Mapping[str, ColumnSet]] = {
     "partitions": _whatever(LARGE["partitions"]),
     "batches": OF_BATCHES,
 }
-"""What is kept of these while they are written: what is asked for whatever was captured, and of some columns the
-greatest value."""
+"""Columns to cache while tables are written: those that rules use of every capture, and the greatest value of some
+others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exchanges:
-    """Arrays with a value an exchange. link int32: its connection; api, version, error int16 (NO_CODE: absent); status
-    int8; request_time, response_end int64: first byte of the request, last of the
-    answer; exchange, reply int32 (least: null)."""
+    """Arrays with a value for each exchange. link int32: its connection; api, version, error int16 (NO_CODE: absent);
+    status int8; request_time, response_end int64: first byte of the request, last of the answer; exchange, reply int32
+    (least: null)."""
 
     link: np.ndarray
     api: np.ndarray
@@ -160,11 +160,11 @@ class Exchanges:
 
 @dataclass(frozen=True, slots=True)
 class Partitions:
-    """Arrays with a value a topic-partition of an exchange. owner int32: the exchange; place int32: which
-    topic-partition (`CaptureFrame.places`); error int16."""
+    """Arrays with a value for each topic-partition of an exchange. owner int32: the exchange; topic_partition
+    int32: its number in `CaptureFrame.topic_partitions`; error int16."""
 
     owner: np.ndarray
-    place: np.ndarray
+    topic_partition: np.ndarray
     error: np.ndarray
 
 
@@ -187,7 +187,7 @@ class Attempt:
 
 
 class CaptureFrame:
-    """One capture point."""
+    """Columns of one capture point."""
 
     def __init__(self, source: RowGroups, entry: Mapping[str, Any], query: Query) -> None:
         self.source = source
@@ -195,11 +195,11 @@ class CaptureFrame:
         self.name: str = entry["name"]
         self.query = query
         self.memo: dict[Hashable, Any] = {}
-        """What was worked out for several rules."""
+        """Results that several rules use."""
         self._tables: dict[str, StoredFrame] = {}
 
     def table(self, name: str) -> StoredFrame:
-        """Its rows of a table."""
+        """The rows of this capture point in a table."""
         if name not in self._tables:
             self._tables[name] = StoredFrame(self.source, self.name, name)
         return self._tables[name]
@@ -211,11 +211,11 @@ class CaptureFrame:
 
     @property
     def sealed(self) -> list[Mapping[str, Any]]:
-        """Its connections that begin with TLS, and nothing opened."""
+        """Connections that begin with TLS and could not be decrypted."""
         return self.unrecognised("TLS")
 
     def unrecognised(self, like: str) -> list[Mapping[str, Any]]:
-        """Its connections without Kafka that look like this."""
+        """Connections without Kafka that look like this protocol."""
         return [
             connection
             for connection in self.source.unrecognised
@@ -224,8 +224,8 @@ class CaptureFrame:
 
     @functools.cached_property
     def attempts(self) -> list[Attempt]:
-        """Connections that were asked for and never were. Not those that nobody answered where the capture holds what
-        clients send alone: who answered would not have been heard."""
+        """Failed connection attempts. Unanswered ones are left out where the capture has only the client's direction,
+        because answers would not have been captured."""
         attempts = [
             Attempt(
                 entry["client"],
@@ -247,8 +247,7 @@ class CaptureFrame:
 
     @property
     def links(self) -> list[str]:
-        """Names of connections: those of the table `connections`, in its order, and those of exchanges that have no row
-        there yet."""
+        """Names of connections: those of the table `connections`, in its order, then those that only exchanges name."""
         return self._named[1]
 
     @functools.cached_property
@@ -283,8 +282,8 @@ class CaptureFrame:
         return np.array(of, np.int32), [(ip, named) for ip, named, _ in clients], np.array(at, np.int32), list(servers)
 
     def _ids(self, codes: np.ndarray, names: list[str]) -> tuple[np.ndarray, list[str]]:
-        """Client ids of connections, as table `clients` has them: an empty one is none where another comes after it, as
-        from Java's old SimpleConsumer, whose first Metadata says none."""
+        """Client ids of connections, as in table `clients`: an empty id is replaced by a later one, because the first
+        Metadata of Java's old SimpleConsumer has none."""
         empty = np.flatnonzero(arrow.among(codes, codes_of(names, "")))
         if not len(empty):
             return codes, names
@@ -305,10 +304,10 @@ class CaptureFrame:
         return codes, [*known]
 
     unread: np.ndarray
-    """bool[clients]: the client id of nobody there was captured, once `clients` was asked for."""
+    """bool[clients]: whether its client id was not captured; available once `clients` was used."""
 
     def _unread(self, nameless: np.ndarray) -> np.ndarray:
-        """bool[n]: of the connections without a client id those of which no request was read whole."""
+        """bool[n]: connections without a client id of which no request was decoded."""
         lossy = (self.link_numbers("requests") == 0) | ~self.unbroken | (self.link_numbers("opened") == 0)
         unread: np.ndarray = nameless & lossy[: len(nameless)]
         if unread.any():
@@ -320,13 +319,13 @@ class CaptureFrame:
 
     @functools.cached_property
     def mixed(self) -> np.ndarray:
-        """bool[clients]: not one client but whoever has connections whose ids were not captured: what they do together
-        nobody does."""
+        """bool[clients]: several clients whose ids were not captured, counted as one; their sum is no client's
+        behaviour."""
         connections = np.bincount(self.client_of, minlength=len(self.clients))
         return self.unread & (connections > 1)
 
     def of_one(self, rows: np.ndarray) -> np.ndarray:
-        """Of exchanges those whose client is known to be one."""
+        """Leave out exchanges whose client may be several."""
         return rows[~self.mixed[self.client[rows]]] if self.mixed.any() else rows
 
     @property
@@ -385,15 +384,15 @@ class CaptureFrame:
 
     @functools.cached_property
     def one_way(self) -> np.ndarray:
-        """bool[links]: what one side sent was captured, and of the other no packet."""
+        """bool[links]: packets of one side were captured, and none of the other."""
         client, broker = self.link_numbers("client_packets"), self.link_numbers("broker_packets")
         lonely: np.ndarray = (np.minimum(client, broker) == 0) & (np.maximum(client, broker) > 0)
         return lonely
 
     @functools.cached_property
     def unbroken(self) -> np.ndarray:
-        """bool[links]: no byte of it is missing from where the capture has it on, as far as a hole shows; both of its
-        directions are there."""
+        """bool[links]: no byte is missing since the capture begins, as far as a gap shows, and both directions were
+        captured."""
         one_way = self.one_way
         missing = sum(self.link_numbers(name) for name in ("gaps", "gap_bytes", "snaplen_bytes"))
         # Who comes midway skips to the next message: nothing is missing after.
@@ -403,20 +402,20 @@ class CaptureFrame:
 
     @functools.cached_property
     def whole(self) -> np.ndarray:
-        """bool[links]: no byte of it is missing, so that what is not there was not said."""
+        """bool[links]: no byte is missing, so that what was not captured was not sent."""
         whole: np.ndarray = self.unbroken & (self.link_numbers("opened") > 0)
         return whole
 
     @functools.cached_property
     def loses(self) -> bool:
-        """Packets are missing somewhere: what was last of a connection may be missing too, for nothing comes after it
-        that would show the hole."""
+        """Whether packets are missing somewhere: the end of a connection may be missing too, without a later packet to
+        show the gap."""
         counted = (self.entry.get("packets") or {}).get("dropped_by_capture")
         return bool(counted) or bool(self.link_numbers("gaps").any())
 
     @functools.cached_property
     def software(self) -> dict[int, str]:
-        """Name and version of clients' software, by client, where some connection said it."""
+        """Name and version of software by client, if one of its connections states them."""
         rows = self.table("connections")
         (names, known), (versions, numbers) = rows.text("software_name"), rows.text("software_version")
         out: dict[int, str] = {}
@@ -429,11 +428,11 @@ class CaptureFrame:
 
     @property
     def exchanges(self) -> Exchanges:
-        """Of every exchange what nearly all rules need."""
+        """Columns of exchanges that nearly all rules use."""
         return self._named[0]
 
     def _read_exchanges(self, links: list[str]) -> tuple[Exchanges, list[str]]:
-        """Exchanges, and the names of connections: these, and those that only exchanges name."""
+        """Exchanges, and the names of connections: `links`, then those that only exchanges name."""
         read = self.table("exchanges").pop(_OF_EXCHANGES, _TEXT_OF_EXCHANGES)
         link, links = _by_links(links, *read.text("connection"))
         codes, statuses = read.text("status")
@@ -443,9 +442,9 @@ class CaptureFrame:
 
     @functools.cached_property
     def set_back(self) -> tuple[int, int] | None:
-        """When the capture's clock went back, and by how much (us), the first time by half a second or more: several
-        rows come earlier than one before them, though rows are in order of the packets that completed them. What waited
-        for bytes that came late, or never, is completed late: connections of which some did are left out."""
+        """When the capture's clock was first set back by half a second or more, and by how much, us. Rows are in order
+        of the packets that completed them, so several rows with earlier times show it. Connections with late or missing
+        bytes are left out, because their messages are completed late."""
         late_bytes = self.link_numbers("retransmissions") + self.link_numbers("out_of_order")
         in_order = self.unbroken & (late_bytes == 0)
         in_order[len(self.table("connections")) :] = False  # of those that go on nobody knows yet
@@ -468,9 +467,8 @@ class CaptureFrame:
 
     @functools.cached_property
     def doubled(self) -> np.ndarray:
-        """bool[links]: the capture has nearly every packet of it twice, some of these known as copies. Of a burst the
-        copies may come when more packets passed than are remembered to know them by, and look like what TCP sends
-        again, which is never half of all."""
+        """bool[links]: nearly every packet was captured twice. Copies within a burst may come too late to be
+        recognised, and then look like retransmissions, but those are never half of all packets."""
         copies, again = self.link_numbers("duplicates"), self.link_numbers("retransmissions")
         packets = self.link_numbers("client_packets") + self.link_numbers("broker_packets")
         doubled: np.ndarray = (copies > 0) & (20 * (copies + again) >= 9 * packets)
@@ -478,13 +476,13 @@ class CaptureFrame:
 
     @functools.cached_property
     def left_open(self) -> np.ndarray:
-        """Exchanges without an answer, as far as the capture shows: of connections without a hole, and none where
-        packets are missing at all, for an answer that was lost at a connection's end leaves no hole."""
+        """Exchanges without an answer, on connections without gaps; none if packets are missing at all, because an
+        answer lost at a connection's end leaves no gap."""
         silent = spill.true_rows(self.exchanges.status == UNANSWERED)
         return silent[:0] if self.loses else silent[self.unbroken[self.exchanges.link[silent]]]
 
     def load(self) -> None:
-        """All rules are going to ask: read what most of them need at once."""
+        """Read the columns that most rules use in one pass."""
         for name, wanted in LARGE.items():
             if not self.table(name).is_cached:
                 self.table(name).load(wanted.numbers, wanted.texts)
@@ -494,12 +492,12 @@ class CaptureFrame:
         return self.table("exchanges").numbers(name)
 
     def greatest(self, name: str) -> int:
-        """The greatest value in a column of `exchanges`, NULL where there is none; mostly without reading it."""
+        """The greatest value of a column of `exchanges`, NULL if all are null; mostly without reading it."""
         return self.table("exchanges").greatest(name)
 
     @functools.cached_property
     def groups(self) -> tuple[np.ndarray, list[str]]:
-        """int32[exchanges], -1 where none: the group of each; groups by name."""
+        """int32[exchanges]: the group of each, -1 without; and the names of groups."""
         return self.table("exchanges").text("group_id")
 
     def of_api(self, *keys: int) -> np.ndarray:
@@ -508,7 +506,7 @@ class CaptureFrame:
         return spill.where(len(api), lambda block: arrow.among(api[block], keys))
 
     def api_of(self, owner: np.ndarray) -> np.ndarray:
-        """int16: the API of some exchanges, NO_CODE where it is none (-1)."""
+        """int16: the API of some exchanges, NO_CODE for -1."""
         known = self.exchanges.api if len(self.exchanges) else np.full(1, NO_CODE, np.int16)
         apis: np.ndarray = np.where(owner >= 0, known[owner], NO_CODE)
         return apis
@@ -530,7 +528,7 @@ class CaptureFrame:
 
     @functools.cached_property
     def span(self) -> tuple[int, int]:
-        """The first and the last moment of the capture point, us."""
+        """The first and the last time of the capture point, us."""
         times = [self.exchanges.request_time, self.exchanges.response_end]
         times += [self.link_times("first_time"), self.link_times("last_time")]
         known = [extent for part in times if (extent := spill.value_range(part, NULL)) is not None]
@@ -541,7 +539,7 @@ class CaptureFrame:
 
     @property
     def seconds(self) -> float:
-        """How long the capture point is: of a window that is longer nobody saw the rest."""
+        """Duration of the capture point; a rule's window may be longer."""
         return (self.span[1] - self.span[0]) / SECOND
 
     # ------------------------------------------------------------------------------------------------ partitions
@@ -553,7 +551,7 @@ class CaptureFrame:
 
     @functools.cached_property
     def remade(self) -> set[str]:
-        """Names that several topics had, one after the other: each time one is made it gets an id of its own."""
+        """Names that several topics had in turn: a new topic gets a new id."""
         ids = Counter(self.topic_names.values())
         return {name for name, number in ids.items() if number > 1}
 
@@ -561,20 +559,20 @@ class CaptureFrame:
     def partitions(self) -> Partitions:
         """Topic-partitions of exchanges."""
         rows = self.table("partitions")
-        place, self.places = self.placed(rows)
+        place, self.topic_partitions = self.number_topic_partitions(rows)
         return Partitions(self.owners(rows), place, rows.numbers("error_code", np.int16))
 
-    places: list[tuple[str, int]]
-    """(topic, partition) by place, once `partitions` was asked for."""
+    topic_partitions: list[tuple[str, int]]
+    """(topic, partition) by number; available once `partitions` was used."""
 
-    def placed(self, rows: StoredFrame) -> tuple[np.ndarray, list[tuple[str, int]]]:
-        """int32[rows]: the topic-partition of each row of a table, and (topic, partition) of these. Worked out once."""
-        if ("placed", rows.name) not in self.memo:
-            self.memo["placed", rows.name] = self._placed(rows)
-        numbered: tuple[np.ndarray, list[tuple[str, int]]] = self.memo["placed", rows.name]
+    def number_topic_partitions(self, rows: StoredFrame) -> tuple[np.ndarray, list[tuple[str, int]]]:
+        """int32[rows]: the number of each row's topic-partition, and (topic, partition) by number. Computed once."""
+        if ("topic_partitions", rows.name) not in self.memo:
+            self.memo["topic_partitions", rows.name] = self._number_topic_partitions(rows)
+        numbered: tuple[np.ndarray, list[tuple[str, int]]] = self.memo["topic_partitions", rows.name]
         return numbered
 
-    def _placed(self, rows: StoredFrame) -> tuple[np.ndarray, list[tuple[str, int]]]:
+    def _number_topic_partitions(self, rows: StoredFrame) -> tuple[np.ndarray, list[tuple[str, int]]]:
         topics, names = rows.text("topic")
         ids, by_id = rows.text("topic_id")
         names = list(names)
@@ -601,7 +599,7 @@ class CaptureFrame:
         return inverse, places
 
     def owners(self, rows: StoredFrame) -> np.ndarray:
-        """int32[rows]: the exchange that each row of a table belongs to, -1 where there is none. Worked out once."""
+        """int32[rows]: the exchange of each row of a table, -1 without. Computed once."""
         if ("owners", rows.name) not in self.memo:
             self.memo["owners", rows.name] = self._owners(rows)
         owners: np.ndarray = self.memo["owners", rows.name]
@@ -638,20 +636,20 @@ class CaptureFrame:
         return {name: number for number, name in enumerate(self.links)}
 
     def row_of(self, connection: str, exchange: int) -> int | None:
-        """The exchange of that key."""
+        """The row of an exchange, or None."""
         link = self._link_numbers.get(connection)
         return None if link is None else self._requests.row(link, exchange)
 
     @functools.cached_property
-    def places_known(self) -> set[tuple[str, int]]:
-        """(topic, partition) that some answer says to be there."""
-        leaders, names = self.placed(self.table("leaders"))
+    def known_topic_partitions(self) -> set[tuple[str, int]]:
+        """(topic, partition) that an answer states to exist."""
+        leaders, names = self.number_topic_partitions(self.table("leaders"))
         there = {names[place] for place in set(leaders.tolist())}
         parts = self.partitions
-        good = np.zeros(len(self.places), np.bool_)
-        for block in spill.blocks(len(parts.place)):
-            good[parts.place[block][parts.error[block] == 0]] = True
-        return there | {self.places[place] for place in np.flatnonzero(good).tolist()}
+        good = np.zeros(len(self.topic_partitions), np.bool_)
+        for block in spill.blocks(len(parts.topic_partition)):
+            good[parts.topic_partition[block][parts.error[block] == 0]] = True
+        return there | {self.topic_partitions[place] for place in np.flatnonzero(good).tolist()}
 
     # ---------------------------------------------------------------------------------------------------- evidence
 
@@ -663,7 +661,7 @@ class CaptureFrame:
         return self.links[self.exchanges.link[row]], exchange, reply
 
     def who(self, client: int | None = None, broker: int | None = None, link: int | None = None) -> dict[str, Any]:
-        """Whom a finding is about."""
+        """The client, broker and connection of a finding."""
         if link is not None:
             client, broker = int(self.client_of[link]), int(self.broker_of[link])
         out: dict[str, Any] = {}

@@ -15,14 +15,14 @@ from analyzer.findings.wording import count, lasting, moment, share, size
 
 
 def _worst(capture: CaptureFrame, amounts: np.ndarray) -> tuple[int, ...]:
-    """First, worst and last connection that has some."""
+    """First, worst and last connection with a value above 0."""
     some = np.flatnonzero(amounts)
     return (int(some[0]), int(amounts.argmax()), int(some[-1])) if len(some) else ()
 
 
 def _lonely(capture: CaptureFrame) -> np.ndarray:
-    """bool[links]: the capture point lacks what one side sent. Short ones count where it lacks that of a long one, or
-    of all: else what was not captured may be an answer or two."""
+    """bool[links]: the capture has packets of one side only. Short connections count only if a long one, or all, lack a
+    side, because otherwise just an answer or two may be missing."""
     least = limits_of(RULES["capture-one-way"], capture.query).packets
     packets = capture.link_numbers("client_packets") + capture.link_numbers("broker_packets")
     lonely, many = capture.one_way, packets >= least
@@ -254,7 +254,8 @@ def opaque(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 
 
 def _without_request(capture: CaptureFrame) -> np.ndarray:
-    """int64[links]: bytes of answers whose requests were not seen, which are opaque as those of an unknown API are."""
+    """int64[links]: bytes of answers whose requests were not captured; they are opaque, like those of an unknown
+    API."""
     out = np.zeros(len(capture.links), np.int64)
     rows = np.flatnonzero(capture.exchanges.status == ORPHAN)
     if len(rows):

@@ -13,7 +13,7 @@ from analyzer.findings import root_causes
 from analyzer.findings.capture import SECOND, CaptureFrame
 from analyzer.findings.error_answers import about, claim, match_of, of, times
 from analyzer.findings.rules import Limits, Match, rule
-from analyzer.findings.wording import client, count, lasting, moment, name, place, size, some
+from analyzer.findings.wording import client, count, lasting, moment, name, partition_name, size, some
 from analyzer.frame import arrow
 from analyzer.frame.columns import encode
 from analyzer.frame.frame import NULL
@@ -149,9 +149,10 @@ def leader_missing(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 
 
 class _Shrunk(NamedTuple):
-    """Nodes that left the in-sync replicas of a partition, as was told first; when something else was told of it."""
+    """Nodes that left the in-sync replicas of a partition: when an answer first stated it, and when another state
+    followed."""
 
-    place: tuple[str, int]
+    topic_partition: tuple[str, int]
     missing: tuple[int, ...]
     since: int
     until: int
@@ -187,24 +188,24 @@ def under_replicated(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     ]
     reports = _told_of(
         capture,
-        {shrinking.place[0] for shrinking in shrunk},
+        {shrinking.topic_partition[0] for shrinking in shrunk},
         least + min((shrinking.since for shrinking in shrunk), default=0),
     )
     by: dict[tuple[int, ...], list[tuple[_Shrunk, int]]] = defaultdict(list)
     for shrinking in shrunk:
-        rows, times_ = reports.get(shrinking.place[0], (_NONE, _NONE))
+        rows, times_ = reports.get(shrinking.topic_partition[0], (_NONE, _NONE))
         after = int(np.searchsorted(times_, shrinking.until))
         if after and int(times_[after - 1]) - shrinking.since >= least:
             by[shrinking.missing].append((shrinking, int(rows[after - 1])))
     for missing, group in by.items():
-        places, lasts = sorted({shrinking.place for shrinking, _ in group}), [row for _, row in group]
+        places, lasts = sorted({shrinking.topic_partition for shrinking, _ in group}), [row for _, row in group]
         ends = [int(capture.exchanges.response_end[row]) for row in lasts]
         since = min(shrinking.since for shrinking, _ in group)
         lasted = min(end - shrinking.since for end, (shrinking, _) in zip(ends, group, strict=True))
         nodes = f"node{'s' * (len(missing) > 1)} {some([str(node) for node in missing])}"
         text = f"By {moment(since)} {nodes} had left the in-sync replicas of {count(len(places), 'partition')}, and "
         text += f"{'was' if len(missing) == 1 else 'were'} not back {lasting(lasted)} later: "
-        text += f"{some([place(where) for where in places])}."
+        text += f"{some([partition_name(where) for where in places])}."
         yield Match(
             text,
             len(places),
@@ -222,7 +223,7 @@ _NONE = np.zeros(0, np.int64)
 
 
 def _shrunk(capture: CaptureFrame) -> Iterator[_Shrunk]:
-    """In-sync sets that were told to be smaller than before, until they were told to be larger or others."""
+    """In-sync sets that became smaller, until they grew or changed."""
     full: dict[tuple[str, int], tuple[frozenset[int], int]] = {}  # the last, and the smallest size
     open_: dict[tuple[str, int], _Shrunk] = {}
     current = Epochs()
@@ -247,7 +248,7 @@ def _shrunk(capture: CaptureFrame) -> Iterator[_Shrunk]:
 
 
 def _told_of(capture: CaptureFrame, topics: set[str], since: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Metadata answers that named these topics, from then on, in order of their times, and these."""
+    """Rows and times of Metadata answers that named these topics since then, by topic, in order of time."""
     rows = capture.of_api(api_keys.METADATA) if topics else _NONE
     rows = rows[(capture.exchanges.error[rows] == 0) & (capture.exchanges.response_end[rows] >= since)]
     known = {topic: number for number, topic in enumerate(topics)}

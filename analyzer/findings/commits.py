@@ -12,7 +12,7 @@ from analyzer.findings.error_answers import about, claim, match_of, of
 from analyzer.findings.fetch import reads
 from analyzer.findings.rules import Limits, Match, replaced, rule
 from analyzer.findings.runs import Run
-from analyzer.findings.wording import client, count, name, place
+from analyzer.findings.wording import client, count, name, partition_name
 from analyzer.frame import arrow, grouping, spill
 from analyzer.frame.grouping import busiest_window, first_rows, rows_by_key, sort_by, split
 from analyzer.protocol import api_keys
@@ -113,14 +113,14 @@ _WILL_BE = "those records will be read again."
 
 
 def _offsets_told(capture: CaptureFrame, run: Run, until: float) -> np.ndarray:
-    """The refusals of a run that the capture goes on long enough after: what its end cuts off may yet be committed, and
-    so may all of a rebalance that goes on."""
+    """The refusals of a run after which the capture goes on long enough; later ones may still be committed after its
+    end, and so may those of an unfinished rebalance."""
     early: np.ndarray = run.rows[capture.exchanges.response_end[run.rows] <= until]
     return early if len(early) == len(run.rows) or run.code != REBALANCE_IN_PROGRESS else early[:0]
 
 
 def _read_again(capture: CaptureFrame, run: Run, within: int) -> int:
-    """How many records before the offset of a refused commit the group fetched again, after it."""
+    """Number of records before the offset of a refused commit that the group fetched again after it."""
     groups, _ = capture.groups
     bad, _ = _commits(capture)
     last = int(run.rows[-1])
@@ -128,19 +128,19 @@ def _read_again(capture: CaptureFrame, run: Run, within: int) -> int:
         return 0
     time, read = int(capture.exchanges.response_end[last]), reads(capture)
     soon = slice(*np.searchsorted(read.time, [time + 1, time + within + 1]).tolist())  # they come in order of time
-    place_, at = read.place[soon], read.at[soon]
+    topic_partition, at = read.topic_partition[soon], read.at[soon]
     is_own = ~capture.mixed[capture.client[read.owner[soon]]]
     is_own &= arrow.among(capture.client[read.owner[soon]], _clients_of(capture)[int(groups[last]),]) & (at >= 0)
     again = 0
     for where, offset in _committed(capture, last):
         if where in bad.get(last, ()) and offset >= 0:
-            positions = at[is_own & (place_ == where)]
+            positions = at[is_own & (topic_partition == where)]
             again += max(0, offset - int(positions.min())) if len(positions) else 0
     return again
 
 
 def _clients_of(capture: CaptureFrame) -> dict[tuple[int, ...], np.ndarray]:
-    """The clients of each group, by its number. Worked out once."""
+    """The clients of each group, by its number. Computed once."""
     if "clients of groups" not in capture.memo:
         groups, _ = capture.groups
         rows = spill.true_rows(groups >= 0)
@@ -157,14 +157,14 @@ def _committed(capture: CaptureFrame, row: int) -> list[tuple[int, int]]:
         rows = capture.parts_of(api_keys.OFFSET_COMMIT)
         owner, rows = sort_by(spill.take(capture.partitions.owner, rows), rows)
         offset = spill.take(capture.table("partitions")["offset"], rows)
-        capture.memo["commits by row"] = owner, spill.take(capture.partitions.place, rows), offset
-    owner, place_, offset = capture.memo["commits by row"]
+        capture.memo["commits by row"] = owner, spill.take(capture.partitions.topic_partition, rows), offset
+    owner, topic_partition, offset = capture.memo["commits by row"]
     own_rows = slice(*np.searchsorted(owner, [row, row + 1]).tolist())
-    return list(zip(place_[own_rows].tolist(), offset[own_rows].tolist(), strict=True))
+    return list(zip(topic_partition[own_rows].tolist(), offset[own_rows].tolist(), strict=True))
 
 
 def _mended(capture: CaptureFrame, rows: np.ndarray, within: int) -> bool:
-    """A good commit of the same partitions of the group followed."""
+    """Whether a successful commit of the same partitions of the group followed."""
     groups, _ = capture.groups
     bad, good = _commits(capture)
     last = int(rows[-1])
@@ -179,19 +179,20 @@ def _mended(capture: CaptureFrame, rows: np.ndarray, within: int) -> bool:
 
 
 def _commits(capture: CaptureFrame) -> tuple[dict[int, list[int]], dict[tuple[int, int], np.ndarray]]:
-    """The places that each commit was refused for; by group and place when commits were taken, sorted."""
+    """Topic-partitions that each commit was refused for; and sorted times of successful commits by group and
+    topic-partition."""
     if "commits" not in capture.memo:
         parts, (groups, _) = capture.partitions, capture.groups
         of_commits = capture.parts_of(api_keys.OFFSET_COMMIT)
         of_commits = of_commits[parts.error[of_commits] != NO_CODE]
         bad: dict[int, list[int]] = defaultdict(list)
         for part in of_commits[parts.error[of_commits] != 0].tolist():
-            bad[int(parts.owner[part])].append(int(parts.place[part]))
+            bad[int(parts.owner[part])].append(int(parts.topic_partition[part]))
         stored = of_commits[parts.error[of_commits] == 0]
         owner = parts.owner[stored]
         good = {}
-        for group_rows in split(stored, groups[owner], parts.place[stored]):
-            key = int(groups[parts.owner[group_rows[0]]]), int(parts.place[group_rows[0]])
+        for group_rows in split(stored, groups[owner], parts.topic_partition[stored]):
+            key = int(groups[parts.owner[group_rows[0]]]), int(parts.topic_partition[group_rows[0]])
             good[key] = np.sort(capture.exchanges.response_end[parts.owner[group_rows]])
         capture.memo["commits"] = bad, good
     cached: tuple[dict[int, list[int]], dict[tuple[int, int], np.ndarray]] = capture.memo["commits"]
@@ -222,26 +223,28 @@ def commit_goes_back(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     owner = parts.owner[rows]
     rows = rows[(groups[owner] >= 0)]
     order = grouping.group(
-        groups[parts.owner[rows]], parts.place[rows], capture.exchanges.request_time[parts.owner[rows]]
+        groups[parts.owner[rows]], parts.topic_partition[rows], capture.exchanges.request_time[parts.owner[rows]]
     ).order
     rows = rows[order]
     owner = parts.owner[rows]
-    same = (groups[owner[1:]] == groups[owner[:-1]]) & (parts.place[rows[1:]] == parts.place[rows[:-1]])
+    same = (groups[owner[1:]] == groups[owner[:-1]]) & (
+        parts.topic_partition[rows[1:]] == parts.topic_partition[rows[:-1]]
+    )
     later = owner[1:] > owner[:-1]  # in the capture too, not by a clock that was corrected meanwhile
     fell = np.flatnonzero(
         same & (offset[rows[1:]] < offset[rows[:-1]]) & later & (member[owner[1:]] > -1) & (member[owner[1:]] != nobody)
     )
     going_back: dict[tuple[int, int], list[int]] = defaultdict(list)
     for number in fell.tolist():
-        going_back[int(groups[owner[number]]), int(parts.place[rows[number]])].append(number)
+        going_back[int(groups[owner[number]]), int(parts.topic_partition[rows[number]])].append(number)
     for (group, where), some in going_back.items():
-        if capture.places[where][0] in capture.remade:
+        if capture.topic_partitions[where][0] in capture.remade:
             continue
         worst = max(some, key=lambda number: int(offset[rows[number]] - offset[rows[number + 1]]))
         last = int(owner[some[-1] + 1])
         who = capture.who(int(capture.client[last]))
-        topic, partition = capture.places[where]
-        text = f"The committed offset of group {name(named[group])} for {place((topic, partition))} fell from "
+        topic, partition = capture.topic_partitions[where]
+        text = f"The committed offset of group {name(named[group])} for {partition_name((topic, partition))} fell from "
         text += f"{int(offset[rows[worst]]):,} to {int(offset[rows[worst + 1]]):,} ({client(who)}), "
         requested, fallen = capture.exchanges.request_time, int(owner[some[0] + 1])
         yield Match(

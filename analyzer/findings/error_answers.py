@@ -15,20 +15,21 @@ from analyzer.findings.capture import CaptureFrame, api_name
 from analyzer.findings.query import Severity
 from analyzer.findings.rules import Limits, Match, rule
 from analyzer.findings.runs import EVERY, Run, Trouble, runs, together
-from analyzer.findings.wording import client, count, moment, name, place, some
+from analyzer.findings.wording import client, count, moment, name, partition_name, some
 from analyzer.protocol import api_keys
 from analyzer.protocol.error_severity import GRACE_S
 
 CLAIMS: list[Callable[[Run], bool]] = []
-"""Who takes runs for a rule of its own: true where it does."""
+"""Tests whether a rule of its own reports a run."""
 
 
 EXPLANATIONS: list[Callable[[CaptureFrame, Trouble], bool]] = []
-"""Who tells of a trouble that nobody takes where a capture shows what it comes of: true where one does."""
+"""Tests whether a rule reports the cause of a trouble that no rule claims."""
 
 
 def claim(api: tuple[int, ...], codes: tuple[int, ...], every: bool = False) -> Callable[[Run], bool]:
-    """Take the runs of these codes of these APIs (of all where none is named); `every`: also those that pass."""
+    """Claim the runs of these codes of these APIs (all APIs if none is named) for a rule; `every`: also those that
+    pass."""
 
     def named(key: int, code: int) -> bool:
         return code in codes and (not api or key in api)
@@ -43,8 +44,8 @@ def claim(api: tuple[int, ...], codes: tuple[int, ...], every: bool = False) -> 
 
 
 def of(capture: CaptureFrame, is_claimed: Callable[[Run], bool], lasting: bool = True) -> list[Trouble]:
-    """A rule's runs, by client and thing; `lasting`: those that are faults, else all (that are `taken` so). Runs that a
-    lost broker or a moved leader explains are left out."""
+    """The runs that a rule claims, by client and subject; `lasting`: only faults. Runs that a lost broker or a moved
+    leader explains are left out."""
     return together(
         [
             run
@@ -55,17 +56,17 @@ def of(capture: CaptureFrame, is_claimed: Callable[[Run], bool], lasting: bool =
 
 
 _OF_MOVES = (3, 5, 6, 14, 15, 16, 74, 75, 100, 103, 9, 13, 19, 20, 22, 25, 56, 78)
-"""What clients are told while leaders and coordinators move."""
+"""Errors that clients get while leaders and coordinators move."""
 
 
 def _explained(capture: CaptureFrame, run: Run) -> bool:
-    """It passed, and began with the loss of a broker or a moved leader."""
+    """Whether a run passed and began with the loss of a broker or a moved leader."""
     return run.code in _OF_MOVES and run.cleared and root_causes.near(capture, run.since, run.until)
 
 
 def about(trouble: Trouble) -> str:
-    """Of what: ` for group g`, ` for topic t (3 partitions)`; where which of its topics is not known, ` for topics a, b
-    or some of these`, ` for topic a or others of these requests`."""
+    """The subject of a trouble: ` for group g`, ` for topic t (3 partitions)`; ` for topics a, b or some of these` or `
+    for topic a or others of these requests` if its topic is not known."""
     thing = trouble.thing
     others = " or others of these requests" if thing.several else ""
     if thing.group:
@@ -74,11 +75,11 @@ def about(trouble: Trouble) -> str:
     if thing.transaction:
         return f" for transactional id {name(thing.transaction)}"
     if thing.topic:
-        if len(trouble.places) == 1:
-            return f" for {place(trouble.places[0])}"
-        if thing.topics and not trouble.places:
+        if len(trouble.topic_partitions) == 1:
+            return f" for {partition_name(trouble.topic_partitions[0])}"
+        if thing.topics and not trouble.topic_partitions:
             return f" for topics {some(list(thing.topics))} or some of these"
-        many = f" ({count(len(trouble.places), 'partition')})" if trouble.places else ""
+        many = f" ({count(len(trouble.topic_partitions), 'partition')})" if trouble.topic_partitions else ""
         return f" for topic {name(thing.topic)}{others}{many}"
     return ""
 
@@ -92,7 +93,7 @@ def times(trouble: Trouble) -> str:
 def what(trouble: Trouble) -> dict[str, str | None]:
     """The subject of a finding."""
     thing = trouble.thing
-    partitions = ",".join(str(partition) for _, partition in trouble.places[:20])
+    partitions = ",".join(str(partition) for _, partition in trouble.topic_partitions[:20])
     return {
         "api": api_name(trouble.api),
         "error": trouble.error,
@@ -111,7 +112,7 @@ def match_of(
     cause: str | None = None,
     proven: bool | None = None,
 ) -> Match:
-    """A finding about it."""
+    """Return the match of a trouble."""
     return Match(
         text,
         trouble.answers,
@@ -186,7 +187,7 @@ _MISSING = claim((api_keys.METADATA,), (3,))
 
 
 def _misnamed(run: Run) -> bool:
-    """A name that no topic can have, asked for again and again; once, it is what somebody asked (admin-refused)."""
+    """Whether a name that no topic can have was requested repeatedly; once, it is a user's request (admin-refused)."""
     return run.api == api_keys.METADATA and run.code == 17 and run.lasts(GRACE_S)
 
 
@@ -210,7 +211,7 @@ def topic_missing(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     troubles = sorted(troubles, key=lambda trouble: (-trouble.answers, trouble.since))
     if not troubles:
         return
-    known = {topic for topic, _ in capture.places_known}
+    known = {topic for topic, _ in capture.known_topic_partitions}
     nearest, looked_for = Nearest(known), 0
     for trouble in troubles:
         named = trouble.thing.topics or (trouble.thing.topic,)
@@ -226,24 +227,24 @@ def topic_missing(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 
 
 _LOOKED_FOR = 200
-"""Missing topics, those that were asked for most, for which a like name is looked for: fewer are told one by one."""
+"""Missing topics, the most requested ones, for which a similar name is searched."""
 _COMPARED = 500
-"""Names that a missing one is compared with: of more those whose letters are most alike."""
+"""Names that a missing one is compared with; of more, those with the most similar letters."""
 
 
 class Nearest:
-    """Names of topics, and which of them is most like another."""
+    """Names of topics, searched for the one most similar to another."""
 
     def __init__(self, known: set[str]) -> None:
         self._known = sorted(known)
 
     @functools.cached_property
     def _letters(self) -> np.ndarray:
-        """Of each name how often it has each letter."""
+        """int16[names, letters]: how often each name has each letter."""
         return np.array([_letters(name_) for name_ in self._known], np.int16).reshape(-1, _LETTERS)
 
     def to(self, topic: str) -> str | None:
-        """None: none is much like it."""
+        """Return the most similar name, or None."""
         import difflib
 
         some_ = self._known

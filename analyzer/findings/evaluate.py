@@ -41,7 +41,7 @@ from analyzer.frame.parquet import RowGroups
 from analyzer.frame.spill import reuse
 
 MOST = 50
-"""Findings of one code and severity that are told one by one in a capture point: more are no reading matter."""
+"""Findings of one code and severity that are listed for a capture point; more are counted."""
 
 USUAL = Query()
 
@@ -59,7 +59,7 @@ def judged(source: RowGroups, query: Query = USUAL) -> list[tuple[str, Finding]]
 
 
 def concerned(query: Query) -> frozenset[str]:
-    """The rules whose findings may not be those that `analyze` stored."""
+    """Rules whose findings may differ from those that `analyze` stored."""
     return frozenset(code for code, rule in RULES.items() if concerns(query, rule))
 
 
@@ -91,7 +91,7 @@ def _in_order() -> Iterable[Rule]:
 
 
 def _rank(finding: Finding) -> tuple[Any, ...]:
-    """Order of telling: severity, quality of the capture before the rest, time."""
+    """Sort key of findings: severity, quality of the capture before the rest, time."""
     severity = -SEVERITIES.index(finding.severity)
     since = finding.since if finding.since is not None else -1
     return severity, finding.family != "quality", since, _ORDER[finding.family], finding.code, finding.text
@@ -130,7 +130,7 @@ def _moment(time: int | None) -> int | None:
 
 
 def _reported(rule: Rule, some: list[Finding]) -> Iterator[Finding]:
-    """Of each severity the largest; the rest as one."""
+    """Yield the largest findings of each severity, and one for the rest."""
     for severity in SEVERITIES:
         same = [finding for finding in some if finding.severity == severity]
         if len(same) <= MOST:
@@ -200,7 +200,7 @@ LISTED = 10
 
 
 def summary(findings: Iterable[tuple[str, Finding]]) -> dict[str, Any]:
-    """How many there are of each severity, and the worst."""
+    """Count findings by severity, and list the worst."""
     ordered = sorted(findings, key=lambda pair: (_rank(pair[1]), pair[0]))
     severities = [finding.severity for _, finding in ordered]
     counts: dict[str, Any] = {severity: severities.count(severity) for severity in reversed(SEVERITIES)}

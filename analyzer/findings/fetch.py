@@ -15,7 +15,7 @@ from analyzer.findings.error_answers import about, claim, match_of, of, times
 from analyzer.findings.query import Severity
 from analyzer.findings.rules import Limits, Match, rule
 from analyzer.findings.runs import runs
-from analyzer.findings.wording import client, count, lasting, name, place, size
+from analyzer.findings.wording import client, count, lasting, name, partition_name, size
 from analyzer.frame import arrow, grouping, spill
 from analyzer.frame.frame import NULL
 from analyzer.frame.grouping import busiest_window, max_by, rows_by_key, sort_by, split
@@ -29,12 +29,12 @@ _SESSIONS = claim((api_keys.FETCH,), (70, 71, 106), every=True)
 @dataclass(frozen=True, slots=True)
 class Reads:
     """Topic-partitions of Fetch exchanges, arrays with a value each, in order of their answers. part: row of
-    `partitions`; owner: the exchange; place; at: the offset asked for; end: the high watermark; lag; size: record
-    bytes. NULL where absent."""
+    `partitions`; owner: the exchange; place: number of the topic-partition; at: the requested offset; end: the high
+    watermark; lag; size: record bytes. NULL where null."""
 
     part: np.ndarray
     owner: np.ndarray
-    place: np.ndarray
+    topic_partition: np.ndarray
     at: np.ndarray
     end: np.ndarray
     stable: np.ndarray
@@ -43,7 +43,7 @@ class Reads:
     time: np.ndarray
 
     def position(self) -> np.ndarray:
-        """Where the reader stands after each answer."""
+        """int64: the position of the reader after each answer."""
 
         def of_block(block: slice) -> np.ndarray:
             lag, end = self.lag[block], self.end[block]
@@ -61,14 +61,14 @@ def reads(capture: CaptureFrame) -> Reads:
         times_, chosen, owner = sort_by(spill.take(capture.exchanges.response_end, owner), chosen, owner)
         whole = table.together(("offset", "high_watermark", "last_stable_offset", "lag", "record_bytes"))
         at, end, stable, lag, size_ = (spill.take(values, chosen) for values in whole)
-        place_ = spill.take(parts.place, chosen)
-        capture.memo["reads"] = Reads(chosen, owner, place_, at, end, stable, lag, size_, times_)
+        topic_partition = spill.take(parts.topic_partition, chosen)
+        capture.memo["reads"] = Reads(chosen, owner, topic_partition, at, end, stable, lag, size_, times_)
     cached: Reads = capture.memo["reads"]
     return cached
 
 
 def _empty_at_once(capture: CaptureFrame, quick_us: float) -> np.ndarray:
-    """Fetch exchanges that were answered at once, without an error, a pause, or a record, though they might wait."""
+    """Fetch exchanges that were answered at once without an error, a pause or a record, although they allow waiting."""
     got = np.zeros(len(capture.exchanges) + 1, bool)  # the last is of topic-partitions without an exchange
     owner, size_ = capture.partitions.owner, capture.table("partitions")["record_bytes"]
     for block in spill.blocks(len(owner)):
@@ -156,8 +156,8 @@ def _spins(capture: CaptureFrame, answers: float, quick_ms: float, above: bool) 
             continue
         where, offset, end, then = beyond
         passed = then >= offset and when[-1] - when[0] < SECOND
-        text = f"{client(who)} reads {place(where)} at {offset:,} while the log is readable to {end:,}: {len(rows):,} "
-        text += "empty "
+        text = f"{client(who)} reads {partition_name(where)} at {offset:,} while the log is readable to {end:,}: "
+        text += f"{len(rows):,} empty "
         yield Match(
             f"{text}answers, none of them held.",
             len(rows),
@@ -184,24 +184,31 @@ class _Positions:
         self._places: dict[int, list[int]] = defaultdict(list)
         for key, where in self._asked:
             self._places[key].append(where)
-        wanted = arrow.distinct(spill.take(read.place, rows))
-        with_end = spill.where(len(link), lambda block: arrow.among(read.place[block], wanted) & (read.end[block] >= 0))
+        wanted = arrow.distinct(spill.take(read.topic_partition, rows))
+        with_end = spill.where(
+            len(link), lambda block: arrow.among(read.topic_partition[block], wanted) & (read.end[block] >= 0)
+        )
         self._ends = _courses(read, with_end, read.end, None)
 
     def beyond(self, link: int, time: int) -> tuple[tuple[str, int], int, int, int] | None:
-        """Of a connection's session a partition whose offset asked for lies above the high watermark: what was asked,
-        and the watermark, as last told before or at that time, and a second later."""
+        """A partition of a connection's session whose requested offset lies above the high watermark: the offset, and
+        the watermark as last stated by that time, and a second later."""
         for where in self._places[link]:
             position = self._asked[link, where].last(time)
             end = self._ends[0, where].last(time) if (0, where) in self._ends else None
             if position is not None and end is not None and position > end:
-                return self._seen.places[where], position, end, self._ends[0, where].last(time + SECOND) or end
+                return (
+                    self._seen.topic_partitions[where],
+                    position,
+                    end,
+                    self._ends[0, where].last(time + SECOND) or end,
+                )
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class _Course:
-    """Values that were told one after the other, and when (us), in order."""
+    """Successive values and their times (us), in order."""
 
     times: np.ndarray
     values: np.ndarray
@@ -215,15 +222,14 @@ class _Course:
 def _courses(
     read: Reads, rows: np.ndarray, values: np.ndarray, whose: np.ndarray | None
 ) -> dict[tuple[int, int], _Course]:
-    """Values of some reads, by whose they are (`whose` has a number for each read; None: all are 0's) and place; of
-    those that were answered, for what was asked last is no beginning."""
+    """Values of answered reads, by owner (`whose`: a number for each read; None: 0) and topic-partition."""
     rows = rows[spill.take(read.time, rows) != NULL]
     own = np.zeros(len(rows), np.int8) if whose is None else spill.take(whose, rows)
-    place_ = spill.take(read.place, rows)
-    groups = grouping.group(own, place_)
+    topic_partition = spill.take(read.topic_partition, rows)
+    groups = grouping.group(own, topic_partition)
     order, starts, ends = groups.order, groups.starts, groups.ends
     heads = order[starts]
-    keys = zip(own[heads].tolist(), place_[heads].tolist(), strict=True)
+    keys = zip(own[heads].tolist(), topic_partition[heads].tolist(), strict=True)
     rows = spill.take(rows, order)
     times_, values = spill.take(read.time, rows), spill.take(values, rows)
     each = zip(keys, starts.tolist(), ends.tolist(), strict=True)
@@ -248,13 +254,15 @@ def out_of_range(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     if not troubles:
         return
     read = reads(capture)
-    numbers = _numbers_of(capture, {where for trouble in troubles for where in trouble.places})
-    known = spill.where(len(read.place), lambda block: arrow.among(read.place[block], list(numbers.values())))
+    numbers = _numbers_of(capture, {where for trouble in troubles for where in trouble.topic_partitions})
+    known = spill.where(
+        len(read.topic_partition), lambda block: arrow.among(read.topic_partition[block], list(numbers.values()))
+    )
     whose = spill.take(capture.client, spill.take(read.owner, known))
-    rows_of = rows_by_key(known, whose, spill.take(read.place, known))
+    rows_of = rows_by_key(known, whose, spill.take(read.topic_partition, known))
     ends_told = _ends_told(capture, list(numbers.values()))
     for trouble in troubles:
-        for where in trouble.places:
+        for where in trouble.topic_partitions:
             reader = trouble.client, numbers[where]
             reader_rows = rows_of.get(reader, trouble.rows[:0])
             refused = arrow.among_ordered(read.owner[reader_rows], trouble.rows)
@@ -266,7 +274,7 @@ def out_of_range(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
                 reader_rows, refused = reader_rows[same_link], refused[same_link]
             moves = _moves(capture, reader_rows, refused, ends_told.get(reader, ()))
             worst = max(moves, key=lambda move: (move.stood, move.skipped, move.again))
-            text = f"{client(capture.who(trouble.client))} lost its place in {place(where)}: asked "
+            text = f"{client(capture.who(trouble.client))} lost its place in {partition_name(where)}: asked "
             text += f"{worst.offset:,}" if worst.offset is not None else "for an offset that was not captured"
             anew = where[0] in capture.remade
             if worst.then is None:
@@ -292,8 +300,8 @@ def out_of_range(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 
 @dataclass(frozen=True, slots=True)
 class _Moved:
-    """A reader that was out of range: the offset it asked for, None where that was not captured, and where it goes on,
-    None where that was not seen; whether it had stood there; how many records it skipped, or may read again."""
+    """A reader that was out of range: the requested offset and the offset where it goes on, None if not captured;
+    whether it had been at that position; how many records it skipped, or may read again."""
 
     offset: int | None
     then: int | None
@@ -333,25 +341,27 @@ def _moves(
 
 
 def _numbers_of(capture: CaptureFrame, wanted: set[tuple[str, int]]) -> dict[tuple[str, int], int]:
-    """The numbers of some topic-partitions."""
+    """Numbers of some topic-partitions."""
     numbers: dict[tuple[str, int], int] = {}
-    for number, where in enumerate(capture.places):
+    for number, where in enumerate(capture.topic_partitions):
         if where in wanted:
             numbers.setdefault(where, number)
     return numbers
 
 
 def _ends_told(capture: CaptureFrame, places: list[int]) -> dict[tuple[int, ...], np.ndarray]:
-    """By client and topic-partition, of these: where the client was told, or said itself, that it stands."""
+    """Positions by client and topic-partition, of these, as stated in answers or by the client itself."""
     parts, offset = capture.partitions, capture.table("partitions")["offset"]
     apis = api_keys.OFFSET_FETCH, api_keys.OFFSET_COMMIT, api_keys.LIST_OFFSETS
 
     def are_of_groups(block: slice) -> Any:
-        there = arrow.among(parts.place[block], places) & (offset[block] != NULL)
+        there = arrow.among(parts.topic_partition[block], places) & (offset[block] != NULL)
         return there & arrow.among(capture.api_of(parts.owner[block]), apis)
 
     rows = spill.where(len(offset), are_of_groups)
-    return rows_by_key(spill.take(offset, rows), capture.client[parts.owner[rows]], spill.take(parts.place, rows))
+    return rows_by_key(
+        spill.take(offset, rows), capture.client[parts.owner[rows]], spill.take(parts.topic_partition, rows)
+    )
 
 
 @rule(
@@ -380,7 +390,7 @@ def _of_one_topic(capture: CaptureFrame, cuts: Iterator[Match]) -> Iterator[Matc
 
 
 def _given_twice(capture: CaptureFrame) -> Iterator[Match]:
-    """Offsets that one broker gave, and then another."""
+    """Matches of offsets that one broker assigned, and then another."""
     table, parts = capture.table("partitions"), capture.partitions
     offset, records = table.together(("offset", "record_count"))
 
@@ -389,13 +399,13 @@ def _given_twice(capture: CaptureFrame) -> Iterator[Match]:
         return of_produce & (parts.error[block] == 0) & (offset[block] != NULL)
 
     rows = spill.where(len(offset), are_given)
-    owner, place_ = spill.take(parts.owner, rows), spill.take(parts.place, rows)
-    rows = rows[_several(place_, spill.take(capture.broker, owner), len(capture.places))]
-    groups = grouping.group(parts.place[rows], capture.exchanges.response_end[parts.owner[rows]])
+    owner, topic_partition = spill.take(parts.owner, rows), spill.take(parts.topic_partition, rows)
+    rows = rows[_several(topic_partition, spill.take(capture.broker, owner), len(capture.topic_partitions))]
+    groups = grouping.group(parts.topic_partition[rows], capture.exchanges.response_end[parts.owner[rows]])
     order, starts, ends = groups.order, groups.starts, groups.ends
     del starts, ends
     rows = rows[order]
-    same = parts.place[rows[1:]] == parts.place[rows[:-1]]
+    same = parts.topic_partition[rows[1:]] == parts.topic_partition[rows[:-1]]
     brokers = capture.broker[parts.owner[rows]]
     moved = same & (brokers[1:] != brokers[:-1])
     for at_ in np.flatnonzero(moved).tolist():
@@ -404,11 +414,11 @@ def _given_twice(capture: CaptureFrame) -> Iterator[Match]:
         repeated = offset[again] == offset[first] and records[again] == records[first]
         # A batch that is sent again to the next leader gets its old offset; a topic made anew begins at 0.
         if 0 < int(offset[again]) < given and not repeated:
-            topic, partition = capture.places[parts.place[first]]
+            topic, partition = capture.topic_partitions[parts.topic_partition[first]]
             first_row, two = int(parts.owner[first]), int(parts.owner[again])
-            text = f"{place((topic, partition))} lost records that were acknowledged: offset {int(offset[again]):,} "
+            text = f"{partition_name((topic, partition))} lost records that were acknowledged: "
             by, then_by = (capture.brokers[capture.broker[row]] for row in (first_row, two))
-            text += f"was given twice, by {by} and then by {then_by}."
+            text += f"offset {int(offset[again]):,} was given twice, by {by} and then by {then_by}."
             yield Match(
                 text,
                 given - int(offset[again]),
@@ -422,19 +432,19 @@ def _given_twice(capture: CaptureFrame) -> Iterator[Match]:
             )
 
 
-def _several(place_: np.ndarray, values: np.ndarray, places: int) -> np.ndarray:
+def _several(topic_partition: np.ndarray, values: np.ndarray, places: int) -> np.ndarray:
     """bool[n]: rows of those topic-partitions that have more than one value."""
     first, more = np.zeros(places, values.dtype), np.zeros(places, np.bool_)
-    first[place_] = values  # of what is written twice one stays
-    for block in spill.blocks(len(place_)):
-        some = place_[block]
+    first[topic_partition] = values  # of what is written twice one stays
+    for block in spill.blocks(len(topic_partition)):
+        some = topic_partition[block]
         more[some[values[block] != first[some]]] = True
-    return spill.take(more, place_)
+    return spill.take(more, topic_partition)
 
 
 def _diverged(capture: CaptureFrame) -> Iterator[Match]:
-    """Readers that were told that the log ends before where they stood: by Fetch (`divergingEpoch`), or by
-    OffsetForLeaderEpoch (KIP-320). Replicas are told so in the course of things."""
+    """Matches of readers whose log ends before their position: by Fetch (`divergingEpoch`) or OffsetForLeaderEpoch
+    (KIP-320). For replicas this is normal."""
     diverging = capture.table("partitions")["diverging_offset"]
     if diverging.max(initial=NULL) == NULL and not len(capture.of_api(api_keys.OFFSET_FOR_LEADER_EPOCH)):
         return
@@ -448,10 +458,10 @@ def _diverged(capture: CaptureFrame) -> Iterator[Match]:
     ends = spill.compute(len(offset), np.int64, is_diverged)
     rows = spill.true_rows((parts.owner >= 0) & (ends != NULL))
     rows = rows[~(capture.between_brokers | capture.mixed)[capture.client[parts.owner[rows]]]] if len(rows) else rows
-    stood_at = _stood(capture, parts.place[rows]) if len(rows) else {}
+    stood_at = _stood(capture, parts.topic_partition[rows]) if len(rows) else {}
     worst: dict[tuple[int, int], tuple[int, int, int]] = {}
     for row in rows.tolist():
-        owner, where = int(parts.owner[row]), int(parts.place[row])
+        owner, where = int(parts.owner[row]), int(parts.topic_partition[row])
         client_, time = int(capture.client[owner]), int(capture.exchanges.response_end[owner])
         course = stood_at.get((client_, where))
         last = course.last(time, and_then=False) if course is not None else None
@@ -459,9 +469,10 @@ def _diverged(capture: CaptureFrame) -> Iterator[Match]:
         if stood != NULL and stood - int(ends[row]) > worst.get((client_, where), (0, 0, 0))[0]:
             worst[client_, where] = stood - int(ends[row]), stood, owner
     for (client_, where), (gone, stood, owner) in worst.items():
-        topic, partition = capture.places[where]
+        topic, partition = capture.topic_partitions[where]
         who, time = capture.who(client_, int(capture.broker[owner])), int(capture.exchanges.response_end[owner])
-        text = f"{place((topic, partition))} was cut: {client(who)} had read to {stood:,}, and {count(gone, 'record')} "
+        text = f"{partition_name((topic, partition))} was cut: {client(who)} had read to {stood:,}, and "
+        text += f"{count(gone, 'record')} "
         yield Match(
             f"{text}of that no longer exist.",
             gone,
@@ -476,33 +487,35 @@ def _diverged(capture: CaptureFrame) -> Iterator[Match]:
 
 
 def _stood(capture: CaptureFrame, places: np.ndarray) -> dict[tuple[int, int], _Course]:
-    """By client and topic-partition, of these, where the client stood after each answer."""
+    """Positions after each answer, by client and topic-partition, of these."""
     read = reads(capture)
     position, wanted = read.position(), arrow.distinct(places)
-    known = spill.where(len(position), lambda block: arrow.among(read.place[block], wanted) & (position[block] != NULL))
+    known = spill.where(
+        len(position), lambda block: arrow.among(read.topic_partition[block], wanted) & (position[block] != NULL)
+    )
     return _courses(read, known, position, spill.take(capture.client, read.owner))
 
 
 def _fallen(capture: CaptureFrame) -> Iterator[Match]:
-    """High watermarks that one broker told, and that fell with a higher leader epoch."""
+    """Matches of high watermarks that fell with a higher leader epoch."""
     epoch = capture.table("partitions")["leader_epoch"]
     if epoch.max(initial=NULL) < 0:
         return
     read = reads(capture)
     known = spill.where(len(read.end), lambda block: (read.end[block] >= 0) & (epoch[read.part[block]] >= 0))
     epochs = spill.take(epoch, spill.take(read.part, known))
-    known = known[_several(spill.take(read.place, known), epochs, len(capture.places))]
+    known = known[_several(spill.take(read.topic_partition, known), epochs, len(capture.topic_partitions))]
     broker = capture.broker[read.owner[known]]
-    order = grouping.group(read.place[known], broker, read.time[known]).order
+    order = grouping.group(read.topic_partition[known], broker, read.time[known]).order
     rows, servers = known[order], broker[order]
-    same = (read.place[rows[1:]] == read.place[rows[:-1]]) & (servers[1:] == servers[:-1])
+    same = (read.topic_partition[rows[1:]] == read.topic_partition[rows[:-1]]) & (servers[1:] == servers[:-1])
     later = epoch[read.part[rows[1:]]] > epoch[read.part[rows[:-1]]]
     fell = same & later & (read.end[rows[1:]] < read.end[rows[:-1]])
     for at in np.flatnonzero(fell).tolist():
         first, again = int(rows[at]), int(rows[at + 1])
-        topic, partition = capture.places[read.place[first]]
+        topic, partition = capture.topic_partitions[read.topic_partition[first]]
         gone = int(read.end[first] - read.end[again])
-        text = f"{place((topic, partition))} was cut: {count(gone, 'record')} that could be read to "
+        text = f"{partition_name((topic, partition))} was cut: {count(gone, 'record')} that could be read to "
         text += f"{int(read.end[first]):,} "
         text += "no longer exist."
         yield Match(
@@ -541,7 +554,7 @@ def lag_grows(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     read = reads(capture)
     known = spill.true_rows(read.lag >= 0)  # NULL is below
     clients = spill.take(capture.client, spill.take(read.owner, known))
-    for group_rows in split(known, clients, spill.take(read.place, known)):
+    for group_rows in split(known, clients, spill.take(read.topic_partition, known)):
         if capture.mixed[capture.client[read.owner[group_rows[0]]]]:
             continue
         if len(group_rows) <= at.windows or read.time[group_rows[-1]] - read.time[group_rows[0]] < at.windows * width:
@@ -555,9 +568,10 @@ def lag_grows(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         much = lag[-1] >= at.records or (grown > 0 and lag[-1] >= at.seconds * grown / max(spent, 1))
         if len(steps) < at.windows or (steps > 0).sum() < at.share * len(steps) or not much:
             continue
-        topic, partition = capture.places[read.place[group_rows[0]]]
+        topic, partition = capture.topic_partitions[read.topic_partition[group_rows[0]]]
         who = capture.who(int(capture.client[read.owner[group_rows[0]]]))
-        text = f"{client(who)} falls behind on {place((topic, partition))}: from {int(lag[0]):,} to {int(lag[-1]):,} "
+        text = f"{client(who)} falls behind on {partition_name((topic, partition))}: from {int(lag[0]):,} "
+        text += f"to {int(lag[-1]):,} "
         rows = int(read.owner[last[0]]), int(read.owner[last[lag.argmax()]]), int(read.owner[last[-1]])
         yield Match(
             f"{text}records in {lasting(spent * SECOND)}.",
@@ -594,7 +608,7 @@ def stuck(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     for block in spill.blocks(len(read.owner)):
         moved = block.start + np.flatnonzero(read.size[block] > 0)
         latest[capture.client[read.owner[moved]]] = read.time[moved]  # they come in order of time
-    for group_rows in split(None, spill.take(capture.client, read.owner), read.place):
+    for group_rows in split(None, spill.take(capture.client, read.owner), read.topic_partition):
         group_rows = group_rows[
             (position[group_rows] != NULL) & (read.time[group_rows] != NULL)
         ]  # no answer, no moment
@@ -604,7 +618,7 @@ def stuck(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         here = int(position[group_rows[-1]])
         same = group_rows[position[group_rows] == here]
         since = max(int(read.time[same[0]]), rebalanced.get(capture.clients[who_], NULL))
-        where = capture.places[read.place[group_rows[0]]]
+        where = capture.topic_partitions[read.topic_partition[group_rows[0]]]
         # As long as the partition is part of the client's session: then somebody else may have it.
         until = min(max(int(latest[who_]), since), max(int(read.time[group_rows[-1]]), followed.get((who_, where), 0)))
         end = ends.get(where, here)
@@ -612,8 +626,8 @@ def stuck(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         if until - since < at.stuck_s * SECOND or end <= here or 0 <= held <= here:
             continue
         who = capture.who(who_)
-        text = f"{client(who)} stands at {here:,} in {place(where)} for {lasting(until - since)}, while its end moved "
-        text += "on to "
+        text = f"{client(who)} stands at {here:,} in {partition_name(where)} for {lasting(until - since)}, "
+        text += "while its end moved on to "
         again = int(((read.size[same] > 0) & (read.at[same] == read.at[same[-1]])).sum())
         cause = f"it got the same records {again:,} times and asks for them again" if again >= _AGAIN else None
         yield Match(
@@ -633,7 +647,7 @@ _AGAIN = 3
 
 
 def _rebalanced(capture: CaptureFrame) -> dict[tuple[str, str | None], int]:
-    """By client (address and id) when the last rebalance of one of its groups ended."""
+    """The end of the last rebalance of a client's groups, by client (address and id)."""
     table = capture.table("rebalances")
     last: dict[str, int] = {}
     for row in table.every(["group_id", "began", "ended"]) if len(table) else ():
@@ -648,12 +662,12 @@ def _rebalanced(capture: CaptureFrame) -> dict[tuple[str, str | None], int]:
 
 
 def _followed(capture: CaptureFrame) -> dict[tuple[int, tuple[str, int]], int]:
-    """By client and topic-partition the last moment at which it was part of a fetch session of the client."""
+    """The last time at which a topic-partition was part of a fetch session, by client and topic-partition."""
     table = capture.table("readers")
     link = capture.links_of(table)
-    place_, places = capture.placed(table)
+    topic_partition, places = capture.number_topic_partitions(table)
     last: dict[tuple[int, tuple[str, int]], int] = {}
-    for at, where, time in zip(link.tolist(), place_.tolist(), table["to_time"].tolist(), strict=True):
+    for at, where, time in zip(link.tolist(), topic_partition.tolist(), table["to_time"].tolist(), strict=True):
         if 0 <= at < len(capture.links) and time != NULL:
             key = int(capture.client_of[at]), places[where]
             last[key] = max(last.get(key, time), time)
@@ -661,16 +675,16 @@ def _followed(capture: CaptureFrame) -> dict[tuple[int, tuple[str, int]], int]:
 
 
 def _last_ends(capture: CaptureFrame) -> dict[tuple[str, int], int]:
-    """Of each topic-partition the end of its log as anybody was last told."""
+    """The end of the log of each topic-partition, as last stated to any client."""
     table, parts = capture.table("partitions"), capture.partitions
     end, offset, records = table.together(("high_watermark", "offset", "record_count"))
-    last = np.full(len(capture.places), -1, np.int64)
+    last = np.full(len(capture.topic_partitions), -1, np.int64)
     for block in spill.blocks(len(end)):
         written = (capture.api_of(parts.owner[block]) == api_keys.PRODUCE) & (parts.error[block] == 0)
         after = offset[block] + np.maximum(records[block], 0)
         known = np.where(written & (offset[block] >= 0), after, end[block])
-        last = np.maximum(last, max_by(parts.place[block], known, len(last), -1))
-    return {capture.places[number]: int(value) for number, value in enumerate(last.tolist()) if value >= 0}
+        last = np.maximum(last, max_by(parts.topic_partition[block], known, len(last), -1))
+    return {capture.topic_partitions[number]: int(value) for number, value in enumerate(last.tolist()) if value >= 0}
 
 
 @rule(
@@ -778,8 +792,8 @@ _WITH_SESSIONS = 7
 
 
 def _has_runs(owner: np.ndarray, least: int) -> bool:
-    """Does an exchange have so many topic-partitions? Those of one stand together. Where none does, no average is as
-    high, and that is seen in a tenth of the time."""
+    """Whether an exchange has so many topic-partitions, which stand together. If none has, no average is as high, and
+    this test takes a tenth of the time."""
     apart = max(least, 1) - 1
     starts = spill.blocks(max(len(owner) - apart, 0))
     return any((owner[block] == owner[block.start + apart : block.stop + apart]).any() for block in starts)
@@ -865,7 +879,7 @@ def down_conversion(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     if not (magic < 2).any():
         return
     owner = capture.owners(table)
-    (where, places), amount = capture.placed(table), table["batch_bytes"]
+    (where, places), amount = capture.number_topic_partitions(table), table["batch_bytes"]
     valid = np.flatnonzero(owner >= 0)
     fresh = {places[number][0] for number in arrow.distinct(where[valid[magic[valid] == 2]]).tolist()}
     api, version = capture.exchanges.api[owner[valid]], capture.exchanges.version[owner[valid]]

@@ -38,7 +38,7 @@ _HEARTBEATS = (
     api_keys.STREAMS_GROUP_HEARTBEAT,
 )
 _BEATS = (*_HEARTBEATS, api_keys.JOIN_GROUP, api_keys.SYNC_GROUP, api_keys.OFFSET_COMMIT)
-"""What a coordinator takes for a sign of life."""
+"""APIs that a coordinator takes for a sign of life."""
 
 
 def _rows_at(capture: CaptureFrame, events: list[dict[str, Any]]) -> tuple[int, ...]:
@@ -48,7 +48,7 @@ def _rows_at(capture: CaptureFrame, events: list[dict[str, Any]]) -> tuple[int, 
 
 
 def _row_of(capture: CaptureFrame, event: dict[str, Any] | None) -> int | None:
-    """The exchange that an event or a piece of evidence names."""
+    """The row of the exchange that an event or a piece of evidence names."""
     if not event or event.get("connection") is None or event.get("exchange") is None:
         return None
     return capture.row_of(event["connection"], event["exchange"])
@@ -120,7 +120,7 @@ def rebalance_storm(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 
 
 def _once_each(capture: CaptureFrame, rows: list[dict[str, Any]]) -> bool:
-    """No client left, or joined, twice: its members may have other ids each time."""
+    """Whether no client left, or joined, twice; its members may have other ids each time."""
     if "clients of members" not in capture.memo:
         members = capture.table("groups").every(["member_id", "client_ip", "client_id"])
         capture.memo["clients of members"] = {row["member_id"]: (row["client_ip"], row["client_id"]) for row in members}
@@ -133,8 +133,8 @@ _STEP_US = 5 * SECOND
 
 
 def _steady(rows: list[dict[str, Any]], start_us: int) -> list[dict[str, Any]]:
-    """Rebalances in order of time, without those of a group's first minute, and without second steps of cooperative
-    ones: a member joins again by itself when it has given up what it was to."""
+    """Rebalances in order of time, without those of a group's first minute and second steps of cooperative ones, in
+    which a member joins again after it has revoked its partitions."""
     begun = sorted((row for row in rows if row["began"] is not None), key=lambda row: row["began"])
     if begun and not begun[0]["members_before"]:
         begun = [row for row in begun if row["began"] >= begun[0]["began"] + start_us]
@@ -210,7 +210,7 @@ _BACK_IN_TIME = "A session timeout longer than a restart takes, if it was one."
 
 
 def _stopped(events: list[dict[str, Any]]) -> set[tuple[str, str]]:
-    """(group, member) of those that left and did not join again: one that expires after that had left for a while."""
+    """(group, member) of members that left and did not join again, before they expired."""
     out: set[tuple[str, str]] = set()
     for row in events:
         if row["event"] == "leave" and row["error"] is None:
@@ -221,7 +221,7 @@ def _stopped(events: list[dict[str, Any]]) -> set[tuple[str, str]]:
 
 
 def _unheard(capture: CaptureFrame, wanted: set[str]) -> set[str]:
-    """Of these members those that may have said something that was not captured."""
+    """Members whose heartbeats may not have been captured."""
     if not wanted or (capture.unbroken.all() and not capture.loses):
         return set()
     member, members = capture.table("exchanges").text("member_id")
@@ -315,14 +315,14 @@ class _Timeouts:
                 self._rebalances[who].append((row["time"], row["rebalance_timeout_ms"] * 1000))
 
     def rebalance(self, client_: tuple[str, str | None], group: str | None, time: int) -> int | None:
-        """The rebalance timeout that a client had at a time, us."""
+        """The rebalance timeout of a client at a time, us."""
         stated = self._rebalances.get((client_, group), [])
         at = bisect.bisect_right(stated, time, key=lambda pair: pair[0])  # as they were told, which is in order
         return stated[at - 1][1] if at else None
 
 
 def _by_client(capture: CaptureFrame, rows: np.ndarray, clients: np.ndarray) -> dict[int, np.ndarray]:
-    """Of these clients the exchanges, by time."""
+    """Exchanges of these clients, by time."""
     rows = rows[arrow.among(capture.client[rows], clients) & (capture.exchanges.request_time[rows] != NULL)]
     rows = rows[np.argsort(capture.exchanges.request_time[rows], kind="stable")]
     return {int(capture.client[group_rows[0]]): group_rows for group_rows in split(rows, capture.client[rows])}
@@ -547,13 +547,13 @@ def never_stable(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 
 @once
 def _never_stable(capture: CaptureFrame) -> set[int]:
-    """Groups of which group-never-stable tells, by number."""
+    """Numbers of groups that group-never-stable reports."""
     at = limits_of(RULES["group-never-stable"], capture.query)
     return {int(capture.groups[0][group_rows[0]]) for group_rows in _unstable(capture, at)}
 
 
 def _in_vain(capture: CaptureFrame, rows: np.ndarray) -> np.ndarray:
-    """Of SyncGroups those that were refused when they had waited."""
+    """SyncGroups that were refused after waiting."""
     least = limits_of(RULES["sync-never-came"], capture.query).wait_s * SECOND
     refused = rows[arrow.among(capture.exchanges.error[rows], (25, 27))]
     unanswered: np.ndarray = refused[capture.column("latency_us")[refused] >= least]
@@ -561,8 +561,8 @@ def _in_vain(capture: CaptureFrame, rows: np.ndarray) -> np.ndarray:
 
 
 def _unstable(capture: CaptureFrame, at: Limits) -> Iterator[np.ndarray]:
-    """Of each group without a good answer to SyncGroup its joins that went well, by time of the answer, where they are
-    of as many generations and last so long."""
+    """Yield the successful joins of each group without a successful SyncGroup, by time of the answer, if they have
+    enough generations and last long enough."""
     joins = capture.of_api(api_keys.JOIN_GROUP)
     if capture.loses or len(joins) < at.generations:
         return

@@ -18,19 +18,19 @@ from analyzer.frame.grouping import rows_by_key, sort_by, split
 from analyzer.protocol import api_keys
 
 JUDGED = 100
-"""Answers that a 99th percentile needs: of fewer it is the longest but one."""
+"""Answers that a 99th percentile needs; of fewer it is the longest but one."""
 OVER_S = 10
-"""How long what a percentile is of goes on at least: less is one moment."""
+"""Least duration of the answers of a percentile; less is one moment."""
 
 
 def _quantile(values: np.ndarray, percent: int) -> int:
-    """The smallest value that at least so many of a hundred do not exceed."""
+    """The smallest value that at least `percent` of a hundred values do not exceed."""
     rank = -(-percent * len(values) // 100) - 1
     return int(np.partition(values, rank)[rank])
 
 
 def _lasted(capture: CaptureFrame, rows: np.ndarray) -> int:
-    """From the first request to the last answer of exchanges that were answered, us."""
+    """Time from the first request to the last answer of answered exchanges, us."""
     return int(capture.exchanges.response_end[rows].max() - capture.exchanges.request_time[rows].min())
 
 
@@ -145,7 +145,7 @@ def broker_stall(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 
 
 def _apart(times: np.ndarray, least: int) -> np.ndarray:
-    """Of sorted times those that the next is so far from."""
+    """Sorted times that are followed by a gap of at least this length."""
 
     def far(block: slice) -> np.ndarray:
         return np.asarray(times[1:][block] - times[:-1][block] >= least)
@@ -210,7 +210,7 @@ def replication_slow(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 
 
 def _spell(capture: CaptureFrame, rows: np.ndarray) -> np.ndarray:
-    """Of exchanges in which ten seconds of the capture they were asked."""
+    """The ten seconds of the capture in which each exchange was requested."""
     result: np.ndarray = (capture.exchanges.request_time[rows] - capture.span[0]) // (OVER_S * SECOND)
     return result
 
@@ -219,7 +219,7 @@ _PROMPT = (api_keys.HEARTBEAT, api_keys.METADATA, api_keys.CONSUMER_GROUP_HEARTB
 
 
 def _own(capture: CaptureFrame) -> np.ndarray:
-    """Latency without the client's queue and the pauses of quotas, NULL where absent."""
+    """Latency without the client's queue and the pauses of quotas, NULL where null."""
     latency, queue, muted = capture.table("exchanges").together(("latency_us", "queue_us", "muted_us"))
 
     def of_block(block: slice) -> np.ndarray:
@@ -281,7 +281,7 @@ _MINUTE = 60 * SECOND
 
 
 def _most_in_a_minute(when: np.ndarray, amounts: np.ndarray) -> int:
-    """The greatest sum of amounts whose times, which are in order, are within a minute."""
+    """The greatest sum of amounts within a minute; times are in order."""
     sums = np.append(0, np.cumsum(amounts))
     return int((sums[np.searchsorted(when, when + _MINUTE, side="right")] - sums[:-1]).max())
 

@@ -10,7 +10,7 @@ import numpy as np
 from analyzer.findings import root_causes
 from analyzer.findings.capture import ANSWERED, ORPHAN, CaptureFrame, api_name
 from analyzer.findings.rules import Limits, Match, rule
-from analyzer.findings.wording import client, count, name, place, size
+from analyzer.findings.wording import client, count, name, partition_name, size
 from analyzer.frame import arrow
 from analyzer.frame.frame import NULL
 from analyzer.frame.grouping import split
@@ -226,12 +226,12 @@ def bomb(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     large = (inside != NULL) & (inside > at.bytes) & (inside > at.times * np.maximum(outside, 1))
     if not (is_bomb | large).any():
         return
-    owner, (where, places) = capture.owners(table), capture.placed(table)
+    owner, (where, places) = capture.owners(table), capture.number_topic_partitions(table)
     for batch in np.flatnonzero(is_bomb | large).tolist():
         topic, partition = places[where[batch]]
         row = int(owner[batch])
         became = size(int(inside[batch])) if large[batch] else "more than is allowed"
-        text = f"A batch to {place((topic, partition))} of {size(int(outside[batch]))} becomes {became} when "
+        text = f"A batch to {partition_name((topic, partition))} of {size(int(outside[batch]))} becomes {became} when "
         text += "decompressed."
         what = {"topic": topic, "partition": str(partition)}
         if row >= 0:

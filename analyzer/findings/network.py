@@ -29,13 +29,13 @@ _IDLE = (
     api_keys.SYNC_GROUP,
     api_keys.LEAVE_GROUP,
 )
-"""What a client leaves open when it goes: it waits for nothing that it needs."""
+"""APIs whose answers a client does not await when it leaves."""
 
 _LOGIN = (api_keys.SASL_HANDSHAKE, api_keys.SASL_AUTHENTICATE)
 
 
 def _next_answered(capture: CaptureFrame, rows: np.ndarray) -> np.ndarray:
-    """bool[rows]: on the same connection a later request was answered."""
+    """bool[rows]: whether a later request of the same connection was answered."""
     last = np.full(len(capture.links), -1, np.int64)
     for block in spill.blocks(len(capture.exchanges)):
         answered = block.start + np.flatnonzero(capture.exchanges.status[block] == 0)
@@ -46,7 +46,7 @@ def _next_answered(capture: CaptureFrame, rows: np.ndarray) -> np.ndarray:
 
 
 def _silent(capture: CaptureFrame) -> np.ndarray:
-    """Exchanges that no answer came to although one was owed, as far as the capture can show."""
+    """Exchanges without an answer although one was due, as far as the capture can show."""
     rows = np.flatnonzero(capture.exchanges.status == UNANSWERED)
     if not len(rows):
         return rows
@@ -199,7 +199,7 @@ def answer_after_timeout(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 
 
 def _begun(capture: CaptureFrame) -> dict[tuple[int, ...], np.ndarray]:
-    """By client and broker when their connections began, in order."""
+    """Times when connections began, by client and broker, in order."""
     first = capture.link_times("first_time")
     links = np.flatnonzero((capture.link_numbers("opened") > 0) & (first != NULL))
     pairs = rows_by_key(first[links], capture.client_of[links], capture.broker_of[links])
@@ -258,8 +258,8 @@ def retransmission(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 
 
 def _repaired(capture: CaptureFrame, repair_ms: float, rate: float) -> dict[tuple[int, ...], np.ndarray]:
-    """By client and broker the exchanges whose time on the network is longer than TCP's least timeout, without the way
-    itself and what their bytes take at that rate, on connections where something was sent again."""
+    """Exchanges whose time on the network, without path delay and transfer time at that rate, exceeds TCP's least
+    timeout, on connections with retransmissions; by client and broker."""
     network = capture.column("network_us")
     slow = spill.where(len(network), lambda block: network[block] >= repair_ms * 1000)
     link = capture.exchanges.link[slow]
@@ -271,7 +271,7 @@ def _repaired(capture: CaptureFrame, repair_ms: float, rate: float) -> dict[tupl
 
 
 def _pairs(capture: CaptureFrame, links: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
-    """Of connections: (client, broker, all connections between these two)."""
+    """Yield (client, broker, their connections) for some connections."""
     pair = capture.client_of.astype(np.int64) << 32 | capture.broker_of
     every = np.flatnonzero(arrow.among(pair, arrow.distinct(pair[links]))) if len(links) else links
     for (client_, broker), pair_links in rows_by_key(every, capture.client_of[every], capture.broker_of[every]).items():
@@ -279,7 +279,7 @@ def _pairs(capture: CaptureFrame, links: np.ndarray) -> Iterator[tuple[int, int,
 
 
 def _these(capture: CaptureFrame, links: np.ndarray) -> np.ndarray:
-    """bool[links]: it is one of these connections."""
+    """bool[links]: whether a connection is one of these."""
     is_used = np.zeros(len(capture.links), bool)
     is_used[links] = True
     return is_used
@@ -484,7 +484,7 @@ def reconnect_loop(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 
 
 def _bootstraps(capture: CaptureFrame) -> np.ndarray:
-    """bool[links]: it asked for versions and metadata, was answered, and that was all."""
+    """bool[links]: only versions and metadata were requested, and answered."""
     return _served(capture, arrow.among(capture.exchanges.api, (api_keys.API_VERSIONS, api_keys.METADATA, *_LOGIN)))
 
 
@@ -499,11 +499,11 @@ _WORK = (
     api_keys.TXN_OFFSET_COMMIT,
     api_keys.SHARE_ACKNOWLEDGE,
 )
-"""What applications ask, and tools that look do not."""
+"""APIs that applications use, and probing tools do not."""
 
 
 def _served(capture: CaptureFrame, links: np.ndarray) -> np.ndarray:
-    """bool[links]: it has such exchanges alone (`asked` is bool[exchanges]), and all were answered well."""
+    """bool[links]: it has only such exchanges (`links` is bool[exchanges]), all answered without an error."""
     rows = capture.exchanges
     good = links & (rows.status == 0) & (rows.error == 0)
     out = np.zeros(len(capture.links), bool)
@@ -617,14 +617,15 @@ def connect_failed(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 
 
 def _answers_are_missing(capture: CaptureFrame, attempt: Attempt) -> bool:
-    """Of a capture that lacks packets: so many were refused there, or got in meanwhile, that the few without an answer
-    may have had one."""
+    """Whether answers may be missing: the capture lacks packets, and most attempts were refused, or connected
+    meanwhile."""
     return 10 * attempt.unanswered <= attempt.refused + _listening(capture, attempt, 0)[3]
 
 
 def _listening(capture: CaptureFrame, attempt: Attempt, around: int) -> tuple[str, bool, bool, int]:
-    """Of an end point that was asked in vain: the cause, whether it is proven, whether it is usual (the broker began to
-    listen soon after, or had just stopped), and how many connections came about between the first try and the last."""
+    """For an end point of failed attempts: the cause, whether it is proven, whether it is usual (the broker began to
+    listen soon after, or had just stopped), and how many connections succeeded between the first attempt and the
+    last."""
     known = attempt.server in capture.brokers
     served = (
         np.flatnonzero(capture.broker_of == capture.brokers.index(attempt.server)) if known else np.zeros(0, np.int64)

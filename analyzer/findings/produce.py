@@ -15,7 +15,7 @@ from analyzer.findings.error_answers import about, claim, match_of, of, times
 from analyzer.findings.query import Severity
 from analyzer.findings.rules import Limits, Match, rule
 from analyzer.findings.runs import Trouble
-from analyzer.findings.wording import client, count, lasting, listed, name, place, share, size, some
+from analyzer.findings.wording import client, count, lasting, listed, name, partition_name, share, size, some
 from analyzer.frame import arrow, grouping, spill
 from analyzer.frame.frame import NULL, Frame, codes_of
 from analyzer.frame.grouping import busiest_window, first_rows, rows_by_key, sort_by, split, sum_positive_by
@@ -28,13 +28,14 @@ _EXPIRED = claim((api_keys.PRODUCE,), (7,))
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """Record batches of Produce requests, arrays with a value a batch. row: of the table; owner: the exchange; place as
-    in `places`; error: of its topic-partition in the answer; at: offset that the answer gave."""
+    """Record batches of Produce requests, arrays with a value for each batch. row: of the table; owner: the exchange;
+    topic_partition: its number in `topic_partitions`; error: of its topic-partition in the answer; at: offset in the
+    answer."""
 
     row: np.ndarray
     owner: np.ndarray
-    place: np.ndarray
-    places: list[tuple[str, int]]
+    topic_partition: np.ndarray
+    topic_partitions: list[tuple[str, int]]
     producer: np.ndarray
     epoch: np.ndarray
     sequence: np.ndarray
@@ -55,12 +56,12 @@ def batches(capture: CaptureFrame) -> Batches:
     table.load({**OF_BATCHES.numbers, **dict.fromkeys(rest, np.int64)}, OF_BATCHES.texts)
     side, sides = table.text("side")
     chosen = spill.true_rows(arrow.among(side, codes_of(sides, "produce")))
-    places, known = capture.placed(table)
-    owner, place_ = spill.take(capture.owners(table), chosen), spill.take(places, chosen)
+    places, known = capture.number_topic_partitions(table)
+    owner, topic_partition = spill.take(capture.owners(table), chosen), spill.take(places, chosen)
     columns = zip(_COLUMNS, table.together(tuple(_COLUMNS.values())), strict=True)
     values = {field: spill.take(column, chosen) for field, column in columns}
-    error, at = _answers(capture, owner, place_, known)
-    return Batches(chosen, owner, place_, known, **values, error=error, at=at)
+    error, at = _answers(capture, owner, topic_partition, known)
+    return Batches(chosen, owner, topic_partition, known, **values, error=error, at=at)
 
 
 _COLUMNS = {
@@ -73,16 +74,21 @@ _COLUMNS = {
 
 
 def _answers(
-    capture: CaptureFrame, owner: np.ndarray, place_: np.ndarray, places: list[tuple[str, int]]
+    capture: CaptureFrame, owner: np.ndarray, topic_partition: np.ndarray, places: list[tuple[str, int]]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Of batches the error and the base offset that the answer gave to their topic-partition (of `places`)."""
+    """Join the error and the base offset in the answer to batches, by exchange and topic-partition (of `places`)."""
     parts, offset = capture.partitions, capture.table("partitions")["offset"]
     if not len(owner) or not len(parts.owner):
         return np.full(len(owner), NO_CODE, np.int16), np.full(len(owner), NULL, np.int64)
-    numbers = {name: number for number, name in enumerate(capture.places)}
+    numbers = {name: number for number, name in enumerate(capture.topic_partitions)}
     number_of = np.array([numbers.get(name, -1) for name in places], np.int32)
-    batch_keys = Frame(len(owner), {"exchange": owner, "topic_partition": spill.take(number_of, place_)})
-    columns = {"exchange": parts.owner, "topic_partition": parts.place, "error_code": parts.error, "offset": offset}
+    batch_keys = Frame(len(owner), {"exchange": owner, "topic_partition": spill.take(number_of, topic_partition)})
+    columns = {
+        "exchange": parts.owner,
+        "topic_partition": parts.topic_partition,
+        "error_code": parts.error,
+        "offset": offset,
+    }
     answers = batch_keys.left_join(
         Frame(len(offset), columns), on=("exchange", "topic_partition"), take=("error_code", "offset")
     )
@@ -124,29 +130,29 @@ def too_large(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 
 
 _SentBy = dict[int, dict[tuple[str, int], list[np.ndarray]]]
-"""By client, then by topic-partition, rows of `Batches`."""
+"""Rows of `Batches` by client, then by topic-partition."""
 
 
 def _sent_by(capture: CaptureFrame, troubles: list[Trouble]) -> _SentBy:
     """Batches that these clients sent to the topic-partitions of their troubles."""
     written = batches(capture)
-    wanted = {where for trouble in troubles for where in trouble.places}
-    places = [number for number, where in enumerate(written.places) if where in wanted]
-    rows = spill.where(len(written.place), lambda block: arrow.among(written.place[block], places))
+    wanted = {where for trouble in troubles for where in trouble.topic_partitions}
+    places = [number for number, where in enumerate(written.topic_partitions) if where in wanted]
+    rows = spill.where(len(written.topic_partition), lambda block: arrow.among(written.topic_partition[block], places))
     sent_by: _SentBy = defaultdict(lambda: defaultdict(list))
     for (client_, where), group_rows in rows_by_key(
-        rows, capture.client[np.maximum(written.owner[rows], 0)], written.place[rows]
+        rows, capture.client[np.maximum(written.owner[rows], 0)], written.topic_partition[rows]
     ).items():
-        sent_by[client_][written.places[where]].append(group_rows)
+        sent_by[client_][written.topic_partitions[where]].append(group_rows)
     return sent_by
 
 
 def _split(capture: CaptureFrame, trouble: Trouble, sent_by: _SentBy, within: int) -> bool:
-    """Every refusal was followed by good answers to this client and partition that hold as many records, in two
-    batches or more."""
+    """Whether every refusal was followed by as many stored records of this client and partition, in two batches or
+    more."""
     written = batches(capture)
     sent = sent_by.get(trouble.client, {})
-    parts = [rows for where in trouble.places for rows in sent.get(where, ())]
+    parts = [rows for where in trouble.topic_partitions for rows in sent.get(where, ())]
     rows = np.sort(np.concatenate([np.zeros(0, np.int64), *parts]))
     by_owner, batch_of = sort_by(spill.take(written.owner, rows), rows)
     good = rows[written.error[rows] == 0]
@@ -174,7 +180,11 @@ def _split(capture: CaptureFrame, trouble: Trouble, sent_by: _SentBy, within: in
 )
 def not_enough_replicas(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     for trouble in of(capture, _REPLICAS):
-        where = place(trouble.places[0]) if len(trouble.places) == 1 else f"topic {name(trouble.thing.topic)}"
+        where = (
+            partition_name(trouble.topic_partitions[0])
+            if len(trouble.topic_partitions) == 1
+            else f"topic {name(trouble.thing.topic)}"
+        )
         text = f"{where} lacks in-sync replicas: {_who(capture, trouble.client)} was refused {times(trouble)}."
         # A capture that ends while the client still tries does not show that it gave up.
         tried_on = trouble.cleared or trouble.until >= capture.span[1] - at.block_s * SECOND
@@ -248,7 +258,7 @@ def acks_zero(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 
 
 def _topics(capture: CaptureFrame, parts: list[np.ndarray]) -> list[list[str]]:
-    """Topics of exchanges, of which each is in one part at most."""
+    """Topics of each part of exchanges, which have none in common."""
     if not parts:
         return []
     rows = capture.partitions
@@ -258,18 +268,19 @@ def _topics(capture: CaptureFrame, parts: list[np.ndarray]) -> list[list[str]]:
     for number, part_rows in enumerate(parts):
         part_of[part_rows] = number
     pairs = [np.zeros(0, np.int64)]
-    for block in spill.blocks(len(rows.place)):
+    for block in spill.blocks(len(rows.topic_partition)):
         part = part_of[rows.owner[block]].astype(np.int64)
-        pairs.append(arrow.distinct((part << 32 | rows.place[block])[part >= 0]))
+        pairs.append(arrow.distinct((part << 32 | rows.topic_partition[block])[part >= 0]))
     topics: list[set[str]] = [set() for _ in parts]
     for pair in arrow.distinct(np.concatenate(pairs)).tolist():
-        topics[pair >> 32].add(capture.places[pair & 0xFFFFFFFF][0])
+        topics[pair >> 32].add(capture.topic_partitions[pair & 0xFFFFFFFF][0])
     return [sorted(some) for some in topics]
 
 
 @dataclass(frozen=True, slots=True)
 class _Repeat:
-    """A batch that was sent again. first, again: rows of `Batches`; of several before the first that was stored."""
+    """A batch that was sent again. first, again: rows of `Batches`; first: the first that was stored, if several came
+    before."""
 
     first: int
     again: int
@@ -279,7 +290,10 @@ def _repeats(capture: CaptureFrame, written: Batches) -> list[_Repeat]:
     """Batches of idempotent producers that came in two requests (same producer, epoch, partition and sequence), in
     order of the time of the second."""
     chosen = spill.true_rows((written.producer >= 0) & (written.sequence >= 0) & (written.owner >= 0))  # NULL is below
-    key = [spill.take(column, chosen) for column in (written.producer, written.epoch, written.place, written.sequence)]
+    key = [
+        spill.take(column, chosen)
+        for column in (written.producer, written.epoch, written.topic_partition, written.sequence)
+    ]
     repeats = []
     for group_rows in split(chosen, *key, least=2):
         first = int(group_rows[0])
@@ -348,14 +362,13 @@ def duplicate_records(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         first, again = repeat.first, repeat.again
         good = written.error[first] == 0 and written.error[again] == 0
         if good and written.at[first] >= 0 and written.at[again] >= 0 and written.at[first] != written.at[again]:
-            twice[int(capture.client[written.owner[first]]), int(written.place[first])].append(repeat)
+            twice[int(capture.client[written.owner[first]]), int(written.topic_partition[first])].append(repeat)
     for (client_, where), repeats in twice.items():
-        text = (
-            f"{count(len(repeats), 'batch', 'batches')} of {_who(capture, client_)} to {place(written.places[where])} "
-        )
+        where_name = partition_name(written.topic_partitions[where])
+        text = f"{count(len(repeats), 'batch', 'batches')} of {_who(capture, client_)} to {where_name} "
         text += f"{'is' if len(repeats) == 1 else 'are'} stored twice, at two offsets each."
         rows = [int(written.owner[repeat.again]) for repeat in repeats]
-        topic, partition = written.places[where]
+        topic, partition = written.topic_partitions[where]
         yield Match(
             text,
             len(repeats),
@@ -375,9 +388,9 @@ _RETRIABLE = (3, 5, 6, 7, 19, 20, 56, 74, 75, 89, 100)
 def _passed(
     requested: np.ndarray, answered: np.ndarray, alike: np.ndarray, failed: np.ndarray, good: np.ndarray
 ) -> Iterator[tuple[int, int, int]]:
-    """Of batches of one client to one topic-partition: those that `failed`, each with the first good one that was sent
-    before its answer came, and with the first good one like it (`alike`) that was sent after. In time that grows with
-    the batches and with those under way, not with their pairs."""
+    """For batches of one client to one topic-partition: yield those that `failed`, with the first good one sent before
+    their answer, and the first good one `alike` sent after it. Takes time in proportion to the batches and those in
+    flight, not to their pairs."""
     stored, rows = np.flatnonzero(good), np.flatnonzero(failed)
     if not len(stored) or not len(rows):
         return
@@ -420,7 +433,7 @@ def retry_may_reorder(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     first, last = (spill.take(stamp, written.row) for stamp in stamps)
     requested, answered = capture.exchanges.request_time, capture.exchanges.response_end
     for group_rows in split(
-        plain, spill.take(capture.client, spill.take(written.owner, plain)), spill.take(written.place, plain)
+        plain, spill.take(capture.client, spill.take(written.owner, plain)), spill.take(written.topic_partition, plain)
     ):
         retried = arrow.among(written.error[group_rows], _RETRIABLE)
         if not retried.any():
@@ -434,10 +447,10 @@ def retry_may_reorder(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         some_ = [owner[[*three]].tolist() for three in threes if at_[three[2]] > at_[three[1]] >= 0]
         if not some_:
             continue
-        client_, where = int(capture.client[owner[0]]), int(written.place[group_rows[0]])
-        topic, partition = written.places[where]
+        client_, where = int(capture.client[owner[0]]), int(written.topic_partition[group_rows[0]])
+        topic, partition = written.topic_partitions[where]
         text = f"{_who(capture, client_)} retries without idempotence with several requests open: order in "
-        text += f"{place(written.places[where])} was inverted {count(len(some_), 'time')}."
+        text += f"{partition_name(written.topic_partitions[where])} was inverted {count(len(some_), 'time')}."
         yield Match(
             text,
             len(some_),
@@ -470,11 +483,15 @@ def mixed_idempotence(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         return
     good = spill.true_rows(written.owner >= 0)
     owner = spill.take(written.owner, good)
-    columns = spill.take(written.place, good), spill.take(capture.client, owner), spill.take(safe.view(np.int8), good)
+    columns = (
+        spill.take(written.topic_partition, good),
+        spill.take(capture.client, owner),
+        spill.take(safe.view(np.int8), good),
+    )
     firsts = np.sort(np.array([group_rows[0] for group_rows in split(None, *columns)], np.int64))
     first = zip(*(column[firsts].tolist() for column in (*columns, owner)), strict=True)
     for where, client_, kind, row in first:
-        kinds.setdefault(written.places[where][0], ({}, {}))[kind].setdefault(client_, row)
+        kinds.setdefault(written.topic_partitions[where][0], ({}, {}))[kind].setdefault(client_, row)
     for topic, (without, with_) in kinds.items():
         if without and with_:
             text = f"Topic {name(topic)} is written with idempotence by {_several(capture, with_)} and without by "
@@ -557,22 +574,22 @@ def tiny_batches(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 
 
 def _ended(capture: CaptureFrame, client_: int, since: int, until: int) -> int:
-    """How many transactions a client ended in that time."""
+    """Number of transactions that a client ended in that time."""
     ends = _ends(capture).get((client_,))
     return 0 if ends is None else int(np.diff(np.searchsorted(ends, [since, until + 1]))[0])
 
 
 @once
 def _ends(capture: CaptureFrame) -> dict[tuple[int, ...], np.ndarray]:
-    """By client when it ended transactions, in order."""
+    """Times when transactions ended, by client, in order."""
     rows = capture.of_api(api_keys.END_TXN)
     times_, rows = sort_by(spill.take(capture.exchanges.request_time, rows), rows)
     return rows_by_key(times_, spill.take(capture.client, rows))
 
 
 def _often(capture: CaptureFrame, written: Batches, least: float) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """(Produce requests, rows of `Batches` in them) of each client and broker with at least so many, where they hold
-    some."""
+    """Yield (Produce requests, their rows of `Batches`) of each client and broker with at least so many requests, if
+    they have batches."""
     rows = capture.of_one(
         spill.true_rows((capture.exchanges.api == api_keys.PRODUCE) & (capture.exchanges.request_time != NULL))
     )
@@ -591,13 +608,13 @@ def _often(capture: CaptureFrame, written: Batches, least: float) -> Iterator[tu
 
 
 def _mostly_below(values: np.ndarray, limit: float) -> bool:
-    """The median of values is below a limit; sorted only where as many are below as are not."""
+    """Whether the median of values is below a limit; sorts only if half of them are."""
     below = int(np.count_nonzero(values < limit))
     return float(np.median(values)) < limit if 2 * below == len(values) else 2 * below > len(values)
 
 
 def _lingering(times_: np.ndarray, linger: int) -> int:
-    """Requests that would be left if each waited so long for more."""
+    """Number of requests if each waited so long for more records."""
     sent, at, times = 0, 0, np.ascontiguousarray(times_).data
     count_, after = len(times), bisect.bisect_right
     while at < count_:
@@ -637,15 +654,15 @@ def no_compression(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     some_ = spill.where(len(written.row), are_plain)
     strict = capture.query.policies.get("compression") == "required"
     topics: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    numbers = [written.places[where][0] for where in range(len(written.places))]
-    sums = sum_positive_by(spill.take(written.place, some_), spill.take(written.size, some_), len(numbers))
+    numbers = [written.topic_partitions[where][0] for where in range(len(written.topic_partitions))]
+    sums = sum_positive_by(spill.take(written.topic_partition, some_), spill.take(written.size, some_), len(numbers))
     first: dict[str, int] = {}
     for where, amount in enumerate(sums.tolist()):
         if amount:
             topics[numbers[where]][0] += int(amount)
     shown = some_[:: max(1, len(some_) // 100_000)]
-    for batch in sorted(int(group_rows[0]) for group_rows in split(shown, written.place[shown])):
-        first.setdefault(written.places[written.place[batch]][0], int(written.owner[batch]))
+    for batch in sorted(int(group_rows[0]) for group_rows in split(shown, written.topic_partition[shown])):
+        first.setdefault(written.topic_partitions[written.topic_partition[batch]][0], int(written.owner[batch]))
     for topic, (amount, _) in topics.items():
         if amount >= enough:
             text = f"Topic {name(topic)}: {size(amount / seconds)} a second uncompressed ({size(amount)} in all)."
@@ -682,11 +699,15 @@ def recompressed(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     if not len(produced.row):
         return
     table = capture.table("batches")
-    (codec, codecs), (side, sides), (where, _) = table.text("codec"), table.text("side"), capture.placed(table)
+    (codec, codecs), (side, sides), (where, _) = (
+        table.text("codec"),
+        table.text("side"),
+        capture.number_topic_partitions(table),
+    )
     fetched, kinds = codes_of(sides, "fetch"), len(codecs) + 1
 
     def kind(some_: np.ndarray | slice) -> np.ndarray:
-        """Place and codec of batches as one."""
+        """Topic-partition and codec of batches as one number."""
         kinds_of: np.ndarray = where[some_].astype(np.int64) * kinds + codec[some_]
         return kinds_of
 
@@ -701,7 +722,7 @@ def recompressed(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     if len(other) < at.batches:
         return
     written_rows = spill.where(
-        len(produced.row), lambda block: arrow.among(produced.place[block], arrow.distinct(where[other]))
+        len(produced.row), lambda block: arrow.among(produced.topic_partition[block], arrow.distinct(where[other]))
     )
     written_rows = written_rows[
         (produced.error[written_rows] == 0) & (produced.at[written_rows] >= 0) & (produced.owner[written_rows] >= 0)
@@ -727,7 +748,7 @@ def recompressed(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     changes: dict[tuple[str, str, str], list[int]] = defaultdict(list)
     firsts = first_rows(ours_at, codec[other])
     for batch, read_row in zip(ours_at[firsts].tolist(), other[firsts].tolist(), strict=True):
-        topic = produced.places[produced.place[batch]][0]
+        topic = produced.topic_partitions[produced.topic_partition[batch]][0]
         changes[topic, codecs[codec[produced.row[batch]]], codecs[codec[read_row]]].append(int(produced.owner[batch]))
     for (topic, before, after), owners in changes.items():
         if len(owners) >= at.batches and topic not in capture.remade:
@@ -764,7 +785,7 @@ def crc_bad(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     wrong = wrong[table.numbers("partial", np.int8)[wrong] != 1] if len(wrong) else wrong
     if not len(wrong):
         return
-    owner, (where, places) = capture.owners(table), capture.placed(table)
+    owner, (where, places) = capture.owners(table), capture.number_topic_partitions(table)
     for group_rows in split(wrong, where[wrong]):
         rows = [int(row) for row in owner[group_rows].tolist() if row >= 0]
         conflicts = capture.link_numbers("overlap_conflicts")[capture.exchanges.link[rows]].any() if rows else False
@@ -772,7 +793,7 @@ def crc_bad(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
             continue
         topic, partition = places[int(where[group_rows[0]])]
         text = f"The checksum of {count(len(group_rows), 'batch', 'batches')} to "
-        text += f"{place((topic, partition))} is wrong on the "
+        text += f"{partition_name((topic, partition))} is wrong on the "
         who = capture.who(int(capture.client[rows[0]])) if rows else {}
         time = int(capture.exchanges.request_time[rows[0]]) if rows else None
         yield Match(
@@ -807,15 +828,15 @@ def timestamps_off(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     written = batches(capture)
     ahead = _ahead(capture, written, at.note_s * SECOND)
     off = spill.true_rows(ahead >= at.note_s * SECOND)
-    topic_of = np.array([0] * len(written.places), np.int64)
+    topic_of = np.array([0] * len(written.topic_partitions), np.int64)
     topics: dict[str, int] = {}
-    for number, (topic, _) in enumerate(written.places):
+    for number, (topic, _) in enumerate(written.topic_partitions):
         topic_of[number] = topics.setdefault(topic, len(topics))
     listed = list(topics)
     if len(off):
-        for group_rows in split(off, capture.client[written.owner[off]], topic_of[written.place[off]]):
+        for group_rows in split(off, capture.client[written.owner[off]], topic_of[written.topic_partition[off]]):
             most = int(ahead[group_rows].max())
-            topic = listed[int(topic_of[written.place[group_rows[0]]])]
+            topic = listed[int(topic_of[written.topic_partition[group_rows[0]]])]
             who = capture.who(int(capture.client[written.owner[group_rows[0]]]))
             text = f"Records of {client(who)} in {name(topic)} are up to {_hours(most)} ahead of the capture's clock "
             text += f"({count(len(group_rows), 'batch', 'batches')})."
@@ -843,8 +864,8 @@ def timestamps_off(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 
 
 def _ahead(capture: CaptureFrame, written: Batches, least: float) -> np.ndarray:
-    """int64[batches]: how far the last timestamps that clients gave are ahead of the capture's clock, us; empty where
-    none is so far ahead."""
+    """int64[batches]: how far timestamps given by clients are ahead of the capture's clock, us; empty if none is so far
+    ahead."""
     table = capture.table("batches")
     if table.greatest("last_timestamp") - capture.span[0] < least:
         return np.zeros(0, np.int64)
@@ -881,14 +902,14 @@ def _hours(micros: int) -> str:
 )
 def hot_partition(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     written = batches(capture)
-    if max(Counter(topic for topic, _ in written.places).values(), default=0) < at.partitions:
+    if max(Counter(topic for topic, _ in written.topic_partitions).values(), default=0) < at.partitions:
         return
     valid = spill.true_rows(written.owner >= 0)
-    where = spill.take(written.place, valid)
-    amounts = sum_positive_by(where, spill.take(written.size, valid), len(written.places))
-    records = sum_positive_by(where, spill.take(written.records, valid), len(written.places))
+    where = spill.take(written.topic_partition, valid)
+    amounts = sum_positive_by(where, spill.take(written.size, valid), len(written.topic_partitions))
+    records = sum_positive_by(where, spill.take(written.records, valid), len(written.topic_partitions))
     topics: dict[str, list[int]] = defaultdict(list)
-    for number, (topic, _) in enumerate(written.places):
+    for number, (topic, _) in enumerate(written.topic_partitions):
         if amounts[number]:
             topics[topic].append(number)
     for topic, numbers in topics.items():
@@ -897,8 +918,8 @@ def hot_partition(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         fair = whole / len(numbers)
         enough = len(numbers) >= at.partitions and (whole >= at.bytes or many >= at.records)
         if enough and amounts[hot] >= at.fair * fair and amounts[hot] >= at.share * whole:
-            partition = written.places[hot][1]
-            text = f"{place((topic, partition))} takes {share(float(amounts[hot]), whole)} of the bytes of "
+            partition = written.topic_partitions[hot][1]
+            text = f"{partition_name((topic, partition))} takes {share(float(amounts[hot]), whole)} of the bytes of "
             rows = written.owner[valid[where == hot]]
             yield Match(
                 text + f"{len(numbers)} partitions of {name(topic)}.",

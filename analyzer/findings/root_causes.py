@@ -1,4 +1,4 @@
-"""Causes that explain what other rules would tell: a broker that went away, leaders that moved.
+"""Find causes that explain matches of other rules: a broker that went away, leaders that moved.
 
 In: a capture point. Out: rules of their own, and what they explain. Rule: within ten seconds of the cause; a client
 whose broker dies sees resets, moved leaders and coordinators, and asks for metadata, and all of that is one thing.
@@ -18,7 +18,7 @@ import numpy as np
 from analyzer.common.leader_epochs import Epochs
 from analyzer.findings.capture import SECOND, UNANSWERED, Attempt, CaptureFrame, once
 from analyzer.findings.rules import RULES, Limits, Match, limits_of, rule
-from analyzer.findings.wording import count, moment, place, some
+from analyzer.findings.wording import count, moment, partition_name, some
 from analyzer.frame import arrow, grouping, spill
 from analyzer.frame.frame import NULL
 from analyzer.frame.grouping import rows_by_key, split
@@ -32,7 +32,7 @@ _TOGETHER_US = SECOND
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A broker that went: when its first connection of those broke off, us; their connections."""
+    """A lost broker: when its first connection broke off, us; and these connections."""
 
     broker: int
     time: int
@@ -41,8 +41,8 @@ class Loss:
 
 @once
 def losses(capture: CaptureFrame) -> list[Loss]:
-    """Brokers that went away: two clients' connections or more broke off within a second, nothing of the broker was
-    heard for a second after, and others led its partitions then, or those clients came back to it."""
+    """Lost brokers: connections of two clients or more broke off within a second, the broker sent nothing for a second
+    after, and others led its partitions then, or those clients came back to it."""
     return list(_losses(capture))
 
 
@@ -91,14 +91,14 @@ def _losses(capture: CaptureFrame) -> Iterator[Loss]:
 
 
 _BACK_US = 60 * SECOND
-"""Who opens a connection to the broker again within that, after a second or more, had not meant to go."""
+"""A client that reconnects within this time, after a second or more, had not meant to leave."""
 
 _NEVER = (1 << 63) - 1
 
 
 class _Crowd:
-    """Clients of connections that ended, and of those that began, in order; spans of either only move on, so that all
-    questions together take as long as there are connections."""
+    """Clients of connections that ended and began, in order; both spans only advance, so that all queries together take
+    time in proportion to the connections."""
 
     def __init__(self, ended: Sequence[int], began: Sequence[int]) -> None:
         self._sides = ended, began
@@ -107,7 +107,7 @@ class _Crowd:
         self._both = 0
 
     def back(self, ended: tuple[int, int], began: tuple[int, int]) -> int:
-        """How many clients have connections in both spans."""
+        """Number of clients with connections in both spans."""
         self._move(0, *ended)
         self._move(1, *began)
         return self._both
@@ -125,7 +125,7 @@ class _Crowd:
 
 
 def _led_elsewhere(capture: CaptureFrame, time: int) -> bool:
-    """Leaders moved within ten seconds."""
+    """Whether leaders moved within ten seconds."""
     return _near(_move_times(capture), time, time)
 
 
@@ -135,8 +135,8 @@ def _move_times(capture: CaptureFrame) -> np.ndarray:
 
 
 def _unready(capture: CaptureFrame) -> np.ndarray:
-    """bool[links]: the connection broke off with a request open, or by a reset. An answer may be what the capture lost
-    at its end: that alone makes no broker that went."""
+    """bool[links]: the connection broke off with a request open, or by a reset. A request without an answer alone shows
+    no lost broker, because the capture may have lost the answer."""
     reset = np.array([end == "rst" for end in capture.closed], bool)
     open_ = capture.exchanges.link[capture.exchanges.status == UNANSWERED]
     broken: np.ndarray = reset | (arrow.among(np.arange(len(reset)), arrow.distinct(open_)) & capture.unbroken)
@@ -148,20 +148,20 @@ class Move:
     """A partition whose leader changed; time us."""
 
     time: int
-    place: tuple[str, int]
+    topic_partition: tuple[str, int]
     before: int | None
     after: int | None
 
 
 def leaders_in_time(capture: CaptureFrame, columns: list[str]) -> list[dict[str, Any]]:
-    """Rows of `leaders` in order of time, one of the columns. What was told in a connection with holes is later in the
-    table than it was told."""
+    """Rows of `leaders` in order of time, which is one of the columns. Answers on connections with gaps come late in
+    the table."""
     return sorted(capture.table("leaders").every(columns), key=lambda row: NULL if row["time"] is None else row["time"])
 
 
 @once
 def moves(capture: CaptureFrame) -> list[Move]:
-    """Changes of leaders that were seen to be others before."""
+    """Changes of leaders whose previous leader was captured."""
     known: dict[tuple[str, int, str | None], int | None] = {}
     current = Epochs()
     moves_seen = []
@@ -180,25 +180,25 @@ def moves(capture: CaptureFrame) -> list[Move]:
 
 @once
 def times(capture: CaptureFrame) -> np.ndarray:
-    """When something of that kind happened, sorted, us."""
+    """Sorted times of lost brokers and moved leaders, us."""
     moments = [loss.time for loss in losses(capture)] + [move.time for move in moves(capture)]
     return np.array(sorted(moments), np.int64)
 
 
 def near(capture: CaptureFrame, since: int, until: int) -> bool:
-    """Whether a broker was lost or a leader moved within ten seconds of that time."""
+    """Whether a broker was lost or a leader moved within ten seconds of a time."""
     return _near(times(capture), since, until)
 
 
 def near_each(capture: CaptureFrame, when: np.ndarray) -> np.ndarray:
-    """bool[n]: the same of each of these times."""
+    """bool[n]: like `near`, for each of these times."""
     causes = np.append(times(capture), np.iinfo(np.int64).max)
     result: np.ndarray = causes[np.searchsorted(causes, when - AROUND_US)] <= when + AROUND_US
     return result
 
 
 def _near(causes: np.ndarray, since: int, until: int) -> bool:
-    """Whether one of these times, which are sorted, is within ten seconds of that one."""
+    """Whether one of the sorted times is within ten seconds of a time."""
     at = int(np.searchsorted(causes, since - AROUND_US))
     return at < len(causes) and int(causes[at]) <= until + AROUND_US
 
@@ -218,7 +218,7 @@ def explained(capture: CaptureFrame, rows: np.ndarray) -> np.ndarray:
 
 
 def unreachable(capture: CaptureFrame) -> dict[str, list[Attempt]]:
-    """By end point that metadata sends clients to, and that no client was connected to: attempts to be."""
+    """Failed attempts by end point that metadata advertises and no client is connected to."""
     by_server: dict[str, list[Attempt]] = defaultdict(list)
     for attempt in capture.attempts:
         if attempt.server in _elsewhere(capture):
@@ -232,13 +232,13 @@ def end_point(host: str | None, port: int | None) -> str:
 
 
 def has_brokers_elsewhere(capture: CaptureFrame) -> bool:
-    """Whether Metadata names brokers that the capture has no connection to: what was said there it does not show."""
+    """Whether Metadata names brokers without a captured connection."""
     return bool(_elsewhere(capture))
 
 
 @once
 def _elsewhere(capture: CaptureFrame) -> set[str]:
-    """End points that Metadata names, and that nobody was connected to."""
+    """End points that Metadata names, and no client was connected to."""
     stated = {end_point(row["host"], row["port"]) for row in capture.table("brokers").every(["host", "port"])}
     return stated - set(capture.brokers)
 
@@ -254,7 +254,7 @@ def outcome(some: list[Attempt]) -> str:
 
 @once
 def refused_versions(capture: CaptureFrame) -> np.ndarray:
-    """Exchanges without an answer whose version the broker does not offer, as it said itself."""
+    """Exchanges without an answer whose version the broker does not offer, by its own ApiVersions."""
     rows = spill.true_rows(capture.exchanges.status == UNANSWERED)
     offers = _offers(capture) if len(rows) else {}
     refused = [rows[:0]]
@@ -268,7 +268,7 @@ def refused_versions(capture: CaptureFrame) -> np.ndarray:
 
 @once
 def oversized(capture: CaptureFrame) -> np.ndarray:
-    """Requests that are larger than brokers take unless they are told to, and on which the connection was closed."""
+    """Requests larger than the brokers' default limit, after which the connection was closed."""
     least = 4 + limits_of(RULES["frame-oversized"], capture.query).bytes  # with its length
     rows = capture.left_open
     if not len(rows) or capture.greatest("request_bytes") <= least:
@@ -280,7 +280,7 @@ def oversized(capture: CaptureFrame) -> np.ndarray:
 
 
 def _offers(capture: CaptureFrame) -> dict[tuple[str, int], tuple[int, int]]:
-    """By broker and API the versions that it offers, as it said last."""
+    """Versions that brokers offered last, by broker and API."""
     table = capture.table("api_versions")
     if not len(table):
         return {}
@@ -328,7 +328,7 @@ def broker_lost(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         text = f"{capture.brokers[loss.broker]} went away at {moment(loss.time)}: "
         text += f"{count(len(loss.links), 'connection')} of {count(len(clients), 'client')} broke off"
         text += f", {count(open_, 'request')} had no answer" * bool(open_)
-        text += f", leaders of {count(len({m.place for m in moved}), 'partition')} moved" * bool(moved)
+        text += f", leaders of {count(len({m.topic_partition for m in moved}), 'partition')} moved" * bool(moved)
         places = (int(rows[0]), int(rows[0]), int(rows[-1])) if len(rows) else ()
         yield Match(
             text + ".",
@@ -357,15 +357,16 @@ def leaders_moved(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     rest = [move for move in moves(capture) if not _near(lost, move.time, move.time)]
     groups: dict[int, list[Move]] = defaultdict(list)
     last, key = None, 0
-    for move in sorted(rest, key=lambda move: (move.time, move.place)):
+    for move in sorted(rest, key=lambda move: (move.time, move.topic_partition)):
         if last is None or move.time > last + AROUND_US:
             key = move.time
         groups[key].append(move)
         last = move.time
     for moves_of in groups.values():
-        places = sorted({move.place for move in moves_of})
+        places = sorted({move.topic_partition for move in moves_of})
         began, ended = moment(moves_of[0].time), moment(moves_of[-1].time)
         when = f"between {began} and {ended}" if began != ended else f"at {began}"
         whose = "Leaders" if len(places) > 1 else "The leader"
-        text = f"{whose} of {count(len(places), 'partition')} moved {when}: {some([place(where) for where in places])}."
+        names = some([partition_name(where) for where in places])
+        text = f"{whose} of {count(len(places), 'partition')} moved {when}: {names}."
         yield Match(text, len(moves_of), moves_of[0].time, moves_of[-1].time, {}, {"partitions": str(len(places))})

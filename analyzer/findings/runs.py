@@ -1,4 +1,4 @@
-"""Errors as runs: what a client was answered about one thing, time after time, until a good answer.
+"""Group errors to runs: answers of one error to a client about one subject, until a good answer.
 
 In: a capture point. Out: `Run`s, each judged (`analyzer.protocol.error_severity`). Rules (measured on brokers of nine
 versions): a client backs off 0.1 to 1 s, so that ten answers are seconds of trying; what passes by itself has passed
@@ -47,7 +47,7 @@ class Thing:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Answers to one client with one error, of one API and thing. rows: exchanges, in order; cleared: a good answer
+    """Answers to one client with one error, of one API and subject. rows: exchanges, in order; cleared: a good answer
     about the same came after the last; since, until: us."""
 
     client: int
@@ -71,16 +71,16 @@ class Run:
 
     @property
     def lasting(self) -> bool:
-        """It went on for longer than such an error takes to pass."""
+        """Whether a run lasted longer than such an error takes to pass."""
         return self.lasts(self.judgement.grace_s)
 
     def lasts(self, grace_s: int | None) -> bool:
-        """It went on for longer than that, or was met so often."""
+        """Whether a run is a fault: it lasted longer than that, or had many answers."""
         return bool(_lasts(grace_s, len(self.rows), self.until - self.since))
 
 
 def _lasts(grace_s: int | None, tries: Any, lasted: Any) -> Any:
-    """Whether so many answers over so many us are a fault; numbers, or arrays."""
+    """Whether so many answers over so many us are a fault, for numbers or arrays."""
     if not grace_s:
         return (tries >= 0) & (grace_s is not None)
     enough = (tries >= TRIES) & (lasted >= TRIED_US) & (grace_s <= 5)
@@ -88,16 +88,16 @@ def _lasts(grace_s: int | None, tries: Any, lasted: Any) -> Any:
 
 
 EVERY: Final[list[Callable[[int, int], bool]]] = []
-"""Of which APIs and errors rules ask for every run: true where one does."""
+"""Tests whether rules use every run of an API and error."""
 
 
 def _asked_for(api: int, code: int) -> bool:
-    """Rules ask for runs of such an error that are no fault: there may be one for every other exchange."""
+    """Whether rules use runs of such an error that are no fault; there may be one for every other exchange."""
     return any(asks(api, code) for asks in EVERY) or judge(code, api_name(api)).kind == "admin"
 
 
 def runs(capture: CaptureFrame) -> list[Run]:
-    """All of a capture point that are faults or `_asked_for`, by client, API and time. Worked out once."""
+    """Runs of a capture point that are faults or `_asked_for`, by client, API and time. Computed once."""
     if _MEMO not in capture.memo:
         runs_of = [*_of_partitions(capture), *_of_exchanges(capture)]
         order = sorted(runs_of, key=lambda run: (run.since, run.client, run.api, run.code, str(run.thing)))
@@ -114,7 +114,7 @@ def _of_partitions(capture: CaptureFrame) -> list[Run]:
     if not broken.any():
         return []
 
-    (group, groups), places = capture.groups, len(capture.places)
+    (group, groups), places = capture.groups, len(capture.topic_partitions)
     if ((len(groups) + 1) * places).bit_length() + len(capture.clients).bit_length() > _ROOM:
         group, groups = np.full(len(rows), -1, np.int32), []
     bits = ((len(groups) + 1) * places).bit_length()
@@ -123,7 +123,7 @@ def _of_partitions(capture: CaptureFrame) -> list[Run]:
         """Client, API, group and place as one integer."""
         owner = np.maximum(parts.owner[at], 0)
         key = capture.client[owner].astype(np.int64) << 10 | (rows.api[owner].astype(np.int64) & 0x3FF)
-        about = (group[owner].astype(np.int64) + 1) * places + parts.place[at]
+        about = (group[owner].astype(np.int64) + 1) * places + parts.topic_partition[at]
         keys_of: np.ndarray = key << bits | about
         return keys_of
 
@@ -135,13 +135,13 @@ def _of_partitions(capture: CaptureFrame) -> list[Run]:
     for packed, code, which, cleared in _runs(capture, key, bits, spill.take(parts.error, chosen), owner):
         client, api = packed >> bits + 10, packed >> bits & 0x3FF
         of_group, place = divmod(packed & (1 << bits) - 1, places)
-        thing = Thing(groups[of_group - 1] if of_group else None, None, *capture.places[place])
+        thing = Thing(groups[of_group - 1] if of_group else None, None, *capture.topic_partitions[place])
         results.append(_run(capture, client, api, code, thing, which, cleared))
     return results
 
 
 _ROOM: Final = 53
-"""Bits of a key beside its API. Of more clients, groups and topic-partitions than that groups are not told apart."""
+"""Bits of a key beside its API. With more clients, groups and topic-partitions, groups are not distinguished."""
 
 
 def _of_exchanges(capture: CaptureFrame) -> list[Run]:
@@ -184,13 +184,13 @@ def _of_exchanges(capture: CaptureFrame) -> list[Run]:
 
 
 _TOGETHER: Final = 1 << 16
-"""Exchanges whose things are told apart at once."""
+"""Exchanges whose subjects are numbered at a time."""
 _BITS: Final = 16
-"""What tells apart as many strings as so many rows have."""
+"""Strings numbered for so many rows."""
 
 
 def _about(rows: pa.Table, wrong: np.ndarray, numbers: dict[Thing, int], several: set[int]) -> np.ndarray:
-    """int64[rows]: what exchanges are about, one number each: what an answer names first, or all that it names. `wrong`
+    """int64[rows]: the subject of each exchange, as a number: the first name in its answer, or all names. `wrong`
     bool[rows]: they have an error; put into `several`: numbers of those that name more topics than the first."""
     texts: list[dict[str, int]] = [{}, {}, {}]
     lists = rows.column("topics").combine_chunks()
@@ -283,13 +283,13 @@ def _run(capture: CaptureFrame, client: int, api: int, code: int, thing: Thing, 
 
 
 def _different(keys: Callable[[np.ndarray], np.ndarray], rows: np.ndarray) -> np.ndarray:
-    """The keys of some rows, each once, in order."""
+    """Distinct keys of some rows, ascending."""
     return spill.distinct(spill.compute(len(rows), np.int64, lambda block: keys(rows[block])))
 
 
 @dataclass(frozen=True)
 class Trouble:
-    """Runs of one client, API, error and group or topic together. places: the topic-partitions.
+    """Runs of one client, API, error and group or topic. places: the topic-partitions.
 
     What follows from all runs is worked out once: a rule tells of each place, and there may be as many places as runs.
     """
@@ -299,12 +299,12 @@ class Trouble:
     code: int
     error: str
     thing: Thing
-    places: list[tuple[str, int]]
+    topic_partitions: list[tuple[str, int]]
     runs: list[Run]
 
     @functools.cached_property
     def rows(self) -> np.ndarray:
-        """Their exchanges, each once."""
+        """Distinct exchanges of all runs."""
         result: np.ndarray = arrow.distinct(np.concatenate([run.rows for run in self.runs]))
         return result
 
@@ -322,12 +322,12 @@ class Trouble:
 
     @functools.cached_property
     def answers(self) -> int:
-        """How often it was answered so."""
+        """Number of answers with this error."""
         return len(self.rows)
 
     @functools.cached_property
     def longest(self) -> int:
-        """The longest run of them, us."""
+        """Duration of the longest run, us."""
         return max(run.until - run.since for run in self.runs)
 
     @functools.cached_property
@@ -339,7 +339,7 @@ class Trouble:
 
 
 def together(some: list[Run]) -> list[Trouble]:
-    """Runs by client, API, error and what they are about, partitions of a topic together."""
+    """Group runs by client, API, error and subject, the partitions of a topic together."""
     parts: dict[tuple[Any, ...], list[Run]] = defaultdict(list)
     for run in some:
         thing = run.thing

@@ -22,8 +22,7 @@ _RIGHTS = claim((), (29, 30, 31, 53, 65))
 
 
 def _principal(capture: CaptureFrame, client_: int, column: str = "principal") -> str | None:
-    """The name that a client logged in with, or (`refused_principal`) was not let in with, where the table `clients`
-    has it."""
+    """The principal of a client, or (`refused_principal`) the one that was refused, from table `clients`."""
     return _principals(capture).get(capture.clients[client_], {}).get(column)
 
 
@@ -34,7 +33,7 @@ def _principals(capture: CaptureFrame) -> dict[tuple[str, str | None], dict[str,
 
 
 def _mechanisms(capture: CaptureFrame) -> list[str | None]:
-    """Of each connection the SASL mechanism it asked for."""
+    """The SASL mechanism of each connection."""
     codes, mechanisms = capture.table("connections").text("sasl_mechanism")
     return [mechanisms[code] if code >= 0 else None for code in codes.tolist()]
 
@@ -101,8 +100,7 @@ def authentication_failed(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 
 
 def _shut_out(capture: CaptureFrame, within: int) -> dict[tuple[int, int, str], list[int]]:
-    """By client, broker and mechanism connections that ended soon after a token that is no request, to which nothing
-    was said."""
+    """Connections that ended soon after an opaque token without an answer, by client, broker and mechanism."""
     codes, mechanisms = capture.table("connections").text("sasl_mechanism")
     closed = np.array([end != "open" for end in capture.closed], bool)
     asking = spill.true_rows(codes >= 0)
@@ -130,7 +128,7 @@ def _shut_out(capture: CaptureFrame, within: int) -> dict[tuple[int, int, str], 
 
 
 def _went_on(capture: CaptureFrame) -> np.ndarray:
-    """bool[links]: the client asked for something else than a login on that connection, and was answered."""
+    """bool[links]: the client got an answer to a request other than a login."""
     has_asked = ~arrow.among(
         capture.exchanges.api, (api_keys.SASL_HANDSHAKE, api_keys.SASL_AUTHENTICATE, api_keys.API_VERSIONS)
     )
@@ -211,8 +209,8 @@ def changed(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 
 
 _OF_NO_CHANGE = 16
-"""Bytes of an answer to any of these that tells of no change: length, header, throttle time and an empty list, with the
-tagged fields of newer versions or without."""
+"""Sizes of answers to these APIs without a change: length, header, throttle time and an empty list, with or without
+tagged fields."""
 
 _REVEALING = ("PLAIN", "OAUTHBEARER")
 

@@ -50,8 +50,8 @@ def share_redelivery(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     again, acquired = table["redelivered"], table["acquired"]
     given = np.where(acquired >= 0, acquired, table["record_count"])
     topics: dict[str, int] = {}
-    topic_of = np.array([topics.setdefault(topic, len(topics)) for topic, _ in capture.places], np.int64)
-    for group_rows in split(rows, groups[parts.owner[rows]], topic_of[parts.place[rows]]):
+    topic_of = np.array([topics.setdefault(topic, len(topics)) for topic, _ in capture.topic_partitions], np.int64)
+    for group_rows in split(rows, groups[parts.owner[rows]], topic_of[parts.topic_partition[rows]]):
         group = named[groups[parts.owner[group_rows[0]]]] if groups[parts.owner[group_rows[0]]] >= 0 else None
         group_rows = group_rows[
             ~_soon(gone.get(group), capture.exchanges.response_end[parts.owner[group_rows]], int(at.left_s * SECOND))
@@ -62,7 +62,7 @@ def share_redelivery(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         if not len(twice) or not (often >= at.deliveries or (whole >= at.records and many >= at.share * whole)):
             continue
         owner = parts.owner[twice]
-        topic = capture.places[parts.place[twice[0]]][0]
+        topic = capture.topic_partitions[parts.topic_partition[twice[0]]][0]
         text = f"{share(many, whole)} of the records of topic {name(topic)} that share group {name(group)} got came a "
         text += f"second time or more ({many:,} of {whole:,}), some for the {_ordinal(often)} time"
         if often >= at.deliveries:
@@ -127,7 +127,7 @@ _LOCKED = "members hold records for longer than their lock"
 
 
 def _gone(capture: CaptureFrame) -> dict[Any, np.ndarray]:
-    """When members left or expired, by group, in order."""
+    """Times when members left or expired, by group, in order."""
     events = capture.table("groups").every(["time", "group_id", "event"])
     by_group: dict[Any, list[int]] = defaultdict(list)
     for row in events:
@@ -137,7 +137,7 @@ def _gone(capture: CaptureFrame) -> dict[Any, np.ndarray]:
 
 
 def _soon(events: np.ndarray | None, times_: np.ndarray, within: int) -> np.ndarray:
-    """bool[times]: so long after one of the events, or earlier than that; also where the time is not known."""
+    """bool[times]: at most so long after one of the events; also if the time is null."""
     if events is None:
         return np.asarray(times_ == NULL)
     last = np.searchsorted(events, times_, side="right") - 1

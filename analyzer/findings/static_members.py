@@ -110,7 +110,7 @@ _Client = tuple[str, str | None]
 
 
 def _joined_as(capture: CaptureFrame) -> dict[tuple[str | None, str | None], list[tuple[int, str, _Client]]]:
-    """By group and static name who joined with it: when, as which member, and which client that was; by time."""
+    """Joins by group and static name, in order of time: (time, member, client)."""
     wanted = ["time", "group_id", "member_id", "group_instance_id", "client_id", "client_ip", "event", "error"]
     joins: dict[tuple[str | None, str | None], list[tuple[int, str, _Client]]] = defaultdict(list)
     for row in capture.table("groups").every(wanted):

@@ -17,7 +17,7 @@ from analyzer.findings.wording import client, count, moment, name
 from analyzer.frame.frame import NULL
 
 _OTHERS: Final = (443, 8443)
-"""Ports of HTTP: what fails there is no matter of Kafka's, unless Kafka was heard there."""
+"""Ports of HTTP: failures there do not concern Kafka, unless Kafka was captured there."""
 
 _DAY: Final = 86400 * SECOND
 
@@ -243,13 +243,13 @@ def not_tls(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 
 
 def _span(some: list[_Sealed]) -> str:
-    """When it was."""
+    """The time of the connection."""
     first, last = moment(some[0].time), moment(some[-1].time)
     return f"{first} to {last}" if len(some) > 1 else first
 
 
 def _failures(capture: CaptureFrame) -> dict[tuple[str, bool, str, str, str], list[_Sealed]]:
-    """By what failed and between whom, in order of time. Of most nobody knows the client's id."""
+    """Failed connections by failure and end points, in order of time. Mostly the client's id is not known."""
     by: dict[tuple[str, bool, str, str, str], list[_Sealed]] = defaultdict(list)
     for connection in sorted(_connections(capture), key=lambda connection: connection.time):
         if connection.failure is not None:

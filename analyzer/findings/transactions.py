@@ -14,7 +14,7 @@ from analyzer.findings.error_answers import EXPLANATIONS, about, claim, match_of
 from analyzer.findings.fetch import reads
 from analyzer.findings.rules import Limits, Match, rule
 from analyzer.findings.runs import Run, Trouble, runs
-from analyzer.findings.wording import client, count, lasting, name, place, share
+from analyzer.findings.wording import client, count, lasting, name, partition_name, share
 from analyzer.frame import arrow, spill
 from analyzer.frame.frame import NULL, codes_of
 from analyzer.frame.grouping import busiest_window, first_rows, rows_by_key, sort_by, split
@@ -94,13 +94,13 @@ def producer_fenced(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 
 
 def _transaction_of(capture: CaptureFrame, rows: np.ndarray) -> list[str | None]:
-    """The transactional id that each exchange says: Produce does, and is about topics."""
+    """The transactional id in each exchange; Produce has it too, besides topics."""
     codes, ids = capture.table("exchanges").text("transactional_id")
     return [ids[code] if code >= 0 else None for code in codes[rows].tolist()]
 
 
 def _taken_by(capture: CaptureFrame, transaction: str) -> set[int]:
-    """The clients that InitProducerId gave an id."""
+    """Clients that got an id by InitProducerId."""
     codes, ids = capture.table("exchanges").text("transactional_id")
     rows = capture.of_api(api_keys.INIT_PRODUCER_ID)
     if transaction not in ids:
@@ -126,7 +126,7 @@ def _topic(run: Run) -> str:
 )
 def sequence_gap(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     for trouble in of(capture, _SEQUENCE, lasting=False):
-        rows = [row for row in trouble.rows.tolist() if not _behind(capture, row, trouble.places)]
+        rows = [row for row in trouble.rows.tolist() if not _behind(capture, row, trouble.topic_partitions)]
         if not rows or (trouble.code == 59 and not any(run.lasting for run in trouble.runs)):
             continue
         text = f"{client(capture.who(trouble.client))} was refused{about(trouble)}: {trouble.error}, {times(trouble)}; "
@@ -134,7 +134,8 @@ def sequence_gap(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 
 
 def _behind(capture: CaptureFrame, row: int, places: list[tuple[str, int]]) -> bool:
-    """It was asked before an earlier request of the same connection to those partitions was answered, and failed."""
+    """Whether a request was sent before an earlier one of the same connection to those partitions was answered, and
+    failed."""
     rows, failed = capture.exchanges, _failed(capture)
     # Whatever failed while this one was on its way, or just before, leaves a hole before it.
     recent = rows.request_time[row] - SECOND
@@ -146,13 +147,13 @@ def _behind(capture: CaptureFrame, row: int, places: list[tuple[str, int]]) -> b
 
 
 def _failed(capture: CaptureFrame) -> dict[tuple[int, tuple[str, int]], list[tuple[int, int]]]:
-    """(ordinal, time of the answer) of what failed, by connection and topic-partition. Worked out once."""
+    """(ordinal, time of the answer) of failed requests, by connection and topic-partition. Computed once."""
     if "failed" not in capture.memo:
         rows, parts = capture.exchanges, capture.partitions
         failures = defaultdict(list)
         for part in np.flatnonzero((parts.owner >= 0) & (parts.error > 0)).tolist():
             owner = int(parts.owner[part])
-            key = int(rows.link[owner]), capture.places[parts.place[part]]
+            key = int(rows.link[owner]), capture.topic_partitions[parts.topic_partition[part]]
             failures[key].append((int(rows.exchange[owner]), int(rows.response_end[owner])))
         capture.memo["failed"] = failures
     cached: dict[tuple[int, tuple[str, int]], list[tuple[int, int]]] = capture.memo["failed"]
@@ -184,17 +185,17 @@ def hanging(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         return
     read = reads(capture)
     known = spill.true_rows((read.stable >= 0) & (read.end >= 0))
-    for group_rows in split(known, spill.take(read.place, known)):
+    for group_rows in split(known, spill.take(read.topic_partition, known)):
         last = int(read.stable[group_rows[-1]])
         same = group_rows[read.stable[group_rows] == last]
         since, until = int(read.time[same[0]]), int(read.time[same[-1]])
         end = int(read.end[group_rows].max())
-        topic, partition = capture.places[read.place[group_rows[0]]]
+        topic, partition = capture.topic_partitions[read.topic_partition[group_rows[0]]]
         timeout = timeouts.get((topic, partition))
         least = at.timeout_s * SECOND if timeout is None else timeout + at.slack_s * SECOND
         if until - since < least or end <= last or int(read.end[same[0]]) >= end:
             continue
-        text = f"The last stable offset of {place((topic, partition))} stands at {last:,} since "
+        text = f"The last stable offset of {partition_name((topic, partition))} stands at {last:,} since "
         text += f"{lasting(until - since)}, "
         text += f"while its end moved to {end:,}: readers of committed data are stuck."
         yield Match(
@@ -211,8 +212,8 @@ def hanging(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 
 
 def _timeouts(capture: CaptureFrame) -> dict[tuple[str, int], int]:
-    """By topic-partition the longest that a transaction which wrote there may last, us, where InitProducerId said it;
-    not where the limit of one is not known."""
+    """The longest timeout of transactions that wrote to each topic-partition, us, from InitProducerId; without
+    topic-partitions where one is not known."""
     table = capture.table("transactions")
     longest: dict[tuple[str, int], int] = {}
     unknown = set()
@@ -281,8 +282,8 @@ _Whose = tuple[str | None, str | None]
 
 @once
 def _late(capture: CaptureFrame) -> dict[_Whose, list[_Late]]:
-    """Transactions that a coordinator aborted after their time was over, or whose producer was refused by then, and
-    nobody was seen to take their id; in order."""
+    """Transactions that a coordinator aborted after their timeout, or whose producer was refused by then, and whose id
+    no other client took over; in order."""
     table, rows = capture.table("transactions"), capture.exchanges
     lasted, timeout, began, ended = table.together(("duration_us", "timeout_ms", "began", "ended"))
     (whose, ids), (client_, clients) = table.text("transactional_id"), table.text("client_id")
@@ -316,11 +317,11 @@ def _late(capture: CaptureFrame) -> dict[_Whose, list[_Late]]:
 
 
 _INVALID_TXN_STATE = 48
-"""To EndTxn, where the coordinator ended the transaction by itself (KIP-890)."""
+"""Error of EndTxn if the coordinator had ended the transaction (KIP-890)."""
 
 
 def _no_transaction(capture: CaptureFrame) -> dict[str, list[int]]:
-    """By transactional id the EndTxns that found none open, by time."""
+    """EndTxns without an open transaction, by transactional id, in order of time."""
     rows = capture.exchanges
     ends = capture.of_api(api_keys.END_TXN)
     ends = ends[(rows.error[ends] == _INVALID_TXN_STATE) & (rows.request_time[ends] != NULL)]
@@ -334,7 +335,7 @@ def _no_transaction(capture: CaptureFrame) -> dict[str, list[int]]:
 
 @once
 def _since(capture: CaptureFrame) -> dict[str | None, int]:
-    """Transactional ids of which transaction-timed-out tells, each with the first moment."""
+    """Transactional ids that transaction-timed-out reports, with the first time of each."""
     since: dict[str | None, int] = {}
     for (transaction, _), some in _late(capture).items() if capture.set_back is None else ():
         since[transaction] = min(since.get(transaction, some[0].until), *(late.until for late in some))

@@ -1,4 +1,4 @@
-"""Versions of clients against what brokers take, now and after an upgrade."""
+"""Rules about versions that clients use and brokers accept, now and after an upgrade."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ offers Produce from 0 on, for old librdkafka's sake (KAFKA-18659), and refuses 0
 
 
 def _lowest(capture: CaptureFrame) -> dict[int, int]:
-    """The lowest version of each API that the target takes. Those that it has no more only brokers asked."""
+    """The lowest version of each API that the target accepts. Only brokers used the APIs that it has removed."""
     target = capture.query.target
     if target is None:
         return dict(REMOVED)
@@ -61,12 +61,12 @@ def _lowest(capture: CaptureFrame) -> dict[int, int]:
 
 
 _MANY_CLIENTS = 10_000
-"""Rows of `clients` up to which a look at them is cheaper than one at all exchanges."""
+"""Rows of `clients` up to which reading them is cheaper than reading all exchanges."""
 
 
 def _maybe_old(capture: CaptureFrame, lowest: Mapping[int, int]) -> bool:
-    """Whether some client may have used a version below these: table `clients` says which each did, but for those that
-    it has in one row."""
+    """Whether some client may have used a version below these, by table `clients`, which has some clients in one
+    row."""
     rows = capture.table("clients")
     if not 0 < len(rows) <= _MANY_CLIENTS:
         return True
@@ -80,7 +80,7 @@ def _maybe_old(capture: CaptureFrame, lowest: Mapping[int, int]) -> bool:
 
 
 _APIS = 1 << 10
-"""Keys of APIs that are looked up."""
+"""Keys of APIs below it are looked up in a table."""
 
 _SINCE_2_4 = 3
 """The version of ApiVersions that clients ask for first since Kafka 2.4 (KIP-511). Clients since 2.1 have all versions
@@ -90,8 +90,8 @@ _SEE = "See whether this client knows versions that the target takes, by its own
 
 
 def _newest(capture: CaptureFrame, old: np.ndarray) -> np.ndarray:
-    """bool[old]: on the exchange's connection a client of Kafka 2.4 or later asked which versions there are, and this
-    one is the newest that it was told."""
+    """bool[old]: a client of Kafka 2.4 or later asked for the versions on this connection, and uses the newest one
+    offered."""
     table = capture.table("api_versions")
     if not len(old) or not len(table):
         return np.zeros(len(old), bool)
@@ -112,7 +112,7 @@ def _newest(capture: CaptureFrame, old: np.ndarray) -> np.ndarray:
 
 @once
 def _old(capture: CaptureFrame) -> np.ndarray:
-    """Exchanges of clients in versions below those that the target takes."""
+    """Exchanges of clients in versions below those that the target accepts."""
     lowest = _lowest(capture)
     if not _maybe_old(capture, lowest):
         return np.zeros(0, np.int64)
@@ -272,7 +272,7 @@ def _span(use: Mapping[str, Any]) -> str:
 
 
 def _answered(capture: CaptureFrame, wanted: np.ndarray) -> np.ndarray:
-    """bool[clients]: those that got an answer, as far as they are `wanted`."""
+    """bool[clients]: which of the `wanted` clients got an answer."""
     rows, is_answered = capture.exchanges, np.zeros(len(capture.clients), bool)
     for block in spill.blocks(len(rows)):
         is_answered[capture.client[block][rows.status[block] == ANSWERED]] = True
@@ -298,7 +298,7 @@ def old_format(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     magic = table["magic"]
     if not (magic < 2).any():
         return
-    owner, (where, places) = capture.owners(table), capture.placed(table)
+    owner, (where, places) = capture.owners(table), capture.number_topic_partitions(table)
     side, sides = table.text("side")
     written = arrow.among(side, codes_of(sides, "produce"))
     old = np.flatnonzero(written & (owner >= 0) & (magic >= 0) & (magic < 2))
@@ -339,10 +339,10 @@ def in_zookeeper(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         return
     group, groups = table.text("group_id")
     rows = rows[(table.text("error")[0][rows] < 0) & (group[rows] >= 0)]
-    place_, places = capture.placed(table)
+    topic_partition, places = capture.number_topic_partitions(table)
     time, link = table["time"], capture.links_of(table)
     for group_rows in split(rows, group[rows]):
-        where = [places[number] for number in arrow.distinct(place_[group_rows]).tolist()]
+        where = [places[number] for number in arrow.distinct(topic_partition[group_rows]).tolist()]
         shown = some(sorted({topic for topic, _ in where}))
         to_brokers = link[group_rows][link[group_rows] < len(capture.links)]  # the rest went to ZooKeeper itself
         clients = arrow.distinct(capture.client_of[to_brokers]).tolist()
@@ -452,7 +452,7 @@ def brokers_differ(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 
 _NO_TIME = 1 << 62
 _KINDS, _COMPARED, _LISTED = 20, 500, 3
-"""Kinds of brokers that are compared, and brokers of each; kinds that are told."""
+"""Kinds of brokers that are compared, brokers of each, and kinds that are listed."""
 
 
 def _shown(offers: Iterable[tuple[int, int, int]]) -> str:
@@ -462,7 +462,7 @@ def _shown(offers: Iterable[tuple[int, int, int]]) -> str:
 
 
 def _links_that_were_told(capture: CaptureFrame) -> np.ndarray:
-    """Connections on which a broker said what it offers."""
+    """Connections on which a broker stated its versions."""
     link = capture.links_of(capture.table("api_versions"))
     link = arrow.distinct(link[link >= 0])
     timed: np.ndarray = (capture.link_times("first_time") != NULL) & (capture.link_times("last_time") != NULL)
@@ -471,8 +471,8 @@ def _links_that_were_told(capture: CaptureFrame) -> np.ndarray:
 
 
 def _steady_offers(capture: CaptureFrame) -> dict[int, tuple[tuple[int, int, int], ...]]:
-    """By broker (API, lowest, highest version) of what clients ask, where it said the same each time. Not controllers,
-    which nobody produces to."""
+    """(API, lowest, highest version) of the APIs that clients use, by broker, if it offered the same each time. Without
+    controllers, which get no Produce."""
     table = capture.table("api_versions")
     if not len(table) or len(capture.brokers) < 2:
         return {}
@@ -519,7 +519,7 @@ _EVERYWHERE = ("AAAAAAAAAAAAAAAAAAAAAA", "AAAAAAAAAAAAAAAAAAAAAQ")
 
 
 def _of_topics(capture: CaptureFrame) -> Iterator[list[int]]:
-    """Brokers that answered well for a topic, which has its id in one cluster only."""
+    """Brokers that served a topic, whose id exists in one cluster only."""
     table, parts = capture.table("partitions"), capture.partitions
     ids, texts = table.text("topic_id")
     everywhere = codes_of(texts, *_EVERYWHERE)
@@ -539,7 +539,7 @@ def _of_topics(capture: CaptureFrame) -> Iterator[list[int]]:
 
 
 def _in_sync(capture: CaptureFrame) -> Iterator[list[int]]:
-    """Brokers that some in-sync set names, where each id has one address, which somebody connected to."""
+    """Brokers of an in-sync set, if each id has one address with a connection."""
     numbers = {end: number for number, end in enumerate(capture.brokers)}
     ends: dict[int, set[str]] = defaultdict(set)
     for row in capture.table("brokers").every(["node_id", "host", "port"]):

@@ -68,7 +68,7 @@ def name(text: str | None) -> str:
     return printable(text) if text else "(without a name)"
 
 
-def place(where: tuple[str, int]) -> str:
+def partition_name(where: tuple[str, int]) -> str:
     """`orders-3`."""
     return f"{name(where[0])}-{where[1]}"
 

@@ -1,4 +1,4 @@
-"""Arrays of integers -> Arrow columns.
+"""Convert arrays of integers to Arrow columns, and back.
 
 In: NumPy's int64, `NULL` where a value is absent, and for strings their numbers and the distinct values. Out: Arrow
 arrays. Rules: no row makes a Python object; a column of strings is built as indices into the few distinct ones; what
@@ -18,12 +18,12 @@ from captures.kernels import NULL
 
 
 def text(value: bytes) -> str:
-    """A string from the wire. Kafka's are UTF-8; bytes that are not show as `\\xNN`, so that none is lost."""
+    """Decode a string of the wire. Kafka's strings are UTF-8; other bytes become `\\xNN`, so that none is lost."""
     return value.decode("utf-8", "backslashreplace")
 
 
 def plain(table: pa.Table, name: str) -> pa.Table:
-    """The table with the contract's plain types."""
+    """Cast a table to the plain types of the contract."""
     return table.cast(tables.schema(name))
 
 
@@ -58,14 +58,14 @@ def put_numbers(values: pa.Array, null: int, out: np.ndarray) -> None:
 
 
 def stored(values: pa.Array) -> np.ndarray:
-    """Integers or times as they are stored, whatever stands where there is none."""
+    """Integers or times as they are stored; a null may have any value."""
     sign = "u" if pa.types.is_unsigned_integer(values.type) else "i"
     values_stored = np.frombuffer(values.buffers()[1], f"{sign}{values.type.bit_width // 8}")
     return values_stored[values.offset : values.offset + len(values)]
 
 
 def absent(values: pa.Array) -> np.ndarray:
-    """bool[n]: where there is no value."""
+    """bool[n]: whether each value is null."""
     if not values.null_count:
         return np.zeros(len(values), np.bool_)
     return np.asarray(~_bits(values.buffers()[0], values.offset, len(values)))
@@ -95,7 +95,7 @@ def _bits(buffer: Any, offset: int, length: int) -> np.ndarray:
 
 
 _LISTED = 1 << 12
-"""Numbers below it, as keys of APIs and symbols, are looked up in a list."""
+"""Numbers below it, such as keys of APIs and symbols, are looked up in a table."""
 
 
 def among(values: np.ndarray, few: Sequence[int] | np.ndarray) -> np.ndarray:
@@ -124,7 +124,7 @@ def among_ordered(values: np.ndarray, some: np.ndarray) -> np.ndarray:
 
 
 def compact(numbers: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """(the distinct numbers in use, sorted; each row's place among them, 0 where it is NULL)."""
+    """(distinct numbers in use, ascending; position of each row's number among them, 0 where NULL)."""
     at = np.where(numbers == NULL, count, numbers)
     place = np.zeros(count + 1, np.int32)
     place[at] = 1
@@ -135,27 +135,27 @@ def compact(numbers: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def minus(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """a - b, absent where one of them is."""
+    """a - b, NULL where one of them is NULL."""
     return np.where((a == NULL) | (b == NULL), NULL, a - b)
 
 
 def micros(nanos: np.ndarray) -> np.ndarray:
-    """Nanoseconds as microseconds."""
+    """Convert nanoseconds to microseconds; NULL stays NULL."""
     return np.where(nanos == NULL, NULL, nanos // 1000)
 
 
 def over(values: np.ndarray, kind: pa.DataType, absent: np.ndarray | None = None) -> pa.Array:
-    """An Arrow array over the memory of `values`, which have the width of `kind` and do not change any more."""
+    """Wrap the memory of `values`, of the width of `kind`, as an Arrow array; `values` must not change any more."""
     valid = None if absent is None else pa.py_buffer(np.packbits(~absent, bitorder="little"))
     return pa.Array.from_buffers(kind, len(values), [valid, pa.py_buffer(np.ascontiguousarray(values))])
 
 
 _ZEROS: Final = np.zeros(1 << 20, np.uint8)
-"""What columns without a value are over: nobody ever writes there, so it is memory once."""
+"""Shared memory of all columns of nulls; it is never written to."""
 
 
 def zeros(count: int, kind: type[np.generic] | str) -> np.ndarray:
-    """So many times 0, not to be written to."""
+    """Return `count` zeros that must not be written to."""
     size = count * np.dtype(kind).itemsize
     if size > len(_ZEROS):
         return np.zeros(count, kind)
@@ -164,19 +164,19 @@ def zeros(count: int, kind: type[np.generic] | str) -> np.ndarray:
 
 
 def nothing(kind: pa.DataType, count: int) -> pa.Array:
-    """So many rows of integers or times without a value."""
+    """A column of `count` nulls, of integers or times."""
     shared = [pa.py_buffer(zeros(-(-count // 8), np.uint8)), pa.py_buffer(zeros(count, f"i{kind.bit_width // 8}"))]
     return pa.Array.from_buffers(kind, count, shared, count)
 
 
 def formed(values: np.ndarray, kind: pa.DataType, bits: np.ndarray | None, absent: int) -> pa.Array:
-    """An Arrow array over the memory of `values`, of which so many are absent, as `bits` say."""
+    """Wrap the memory of `values` as an Arrow array; `bits`: which are valid, `absent`: how many are null."""
     valid = None if bits is None else pa.py_buffer(bits)
     return pa.Array.from_buffers(kind, len(values), [valid, pa.py_buffer(values)], absent)
 
 
 def coded(where: pa.Array, values: Sequence[str]) -> pa.Array:
-    """A column of strings: which of `values` each row has."""
+    """A column of strings, by the index of each row's string in `values`."""
     return pa.DictionaryArray.from_arrays(where, pa.array(values, pa.string()), safe=False)
 
 
@@ -188,7 +188,7 @@ def flags(values: np.ndarray, known: np.ndarray | None = None) -> pa.Array:
 
 
 def _absent(values: np.ndarray) -> np.ndarray | None:
-    """Where NULL stands; None where it nowhere does."""
+    """bool[n]: whether each value is NULL; None if none is."""
     absent = values == NULL
     return absent if absent.any() else None
 
@@ -204,7 +204,7 @@ def times(values: np.ndarray) -> pa.Array:
 
 
 def dictionary(indices: np.ndarray, values: Any) -> pa.Array:
-    """A column of strings: which of `values` each row has, NULL where none (in int64 only)."""
+    """A column of strings, by the index of each row's string in `values`; NULL, in int64 only, is null."""
     absent = _absent(indices) if indices.dtype == np.int64 else None
     where = over(indices.astype(np.int32, copy=False), pa.int32(), absent)
     return pa.DictionaryArray.from_arrays(where, pa.array(list(values), pa.string()), safe=False)

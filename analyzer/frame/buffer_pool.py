@@ -1,8 +1,8 @@
-"""Memory for the rows of windows, lent again and again.
+"""Reuse memory for the rows of windows.
 
-In: how many numbers are wanted. Out: an array, not filled. Rules: what was lent comes back by itself, once nobody has
-the array or a view of it any more; few pieces are kept. A window of small messages has tens of megabytes of rows, which
-a few windows later nobody needs: fresh memory for each costs more (the system clears it, page by page) than filling it.
+In: a shape. Out: an array of any content. Memory returns to the pool by itself when the array and all its views are
+gone; the pool keeps few pieces. A window of small messages has tens of megabytes of rows that are not needed a few
+windows later, and fresh memory, which the system clears page by page, costs more than filling it.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ import numpy as np
 import pyarrow as pa
 
 _LEAST_BYTES: Final = 1 << 20
-"""Below it fresh memory is as good."""
+"""Smaller arrays get fresh memory, which is as fast."""
 
 _MOST_FREE: Final = 8
-"""Pieces that wait to be lent: two for each window that is put together, waits for more to make a row group, or is
-being stored. More are forgotten, the oldest first."""
+"""Free pieces in the pool: two for each window that is assembled, waits for a row group, or is being stored. The oldest
+are dropped."""
 
 
-class Lender:
-    """Lends memory. To be asked from one thread; any may give back."""
+class BufferPool:
+    """A pool of memory. One thread may take from it; any thread may release."""
 
     def __init__(self) -> None:
         self._free: deque[np.ndarray] = deque(maxlen=_MOST_FREE)
 
     def numbers(self, *shape: int) -> np.ndarray:
-        """int64 of this shape, of any content."""
+        """Return int64 of this shape, of any content."""
         count = prod(shape)
         if 8 * count < _LEAST_BYTES:
             return np.empty(shape, np.int64)
@@ -44,8 +44,8 @@ class Lender:
         return array.reshape(shape)
 
     def _piece(self, count: int) -> np.ndarray:
-        """The smallest piece of those that wait that is large enough, else a new one, with room for a window that is
-        somewhat larger."""
+        """Return the smallest free piece that is large enough, else a new one, with room for a somewhat larger
+        window."""
         fitting = [piece for piece in list(self._free) if count <= len(piece) <= 4 * count]
         if not fitting:
             return np.empty(count + count // 4, np.int64)
@@ -59,14 +59,13 @@ class Lender:
 
 
 def lent(array: np.ndarray) -> bool:
-    """Whether this is all of an array that was lent, rather than a view of some of it."""
+    """Whether this is a whole array of the pool, rather than a view of a part."""
     whole = array.base
     return isinstance(whole, np.ndarray) and isinstance(whole.base, memoryview) and array.size == whole.size
 
 
 def give_back() -> None:
-    """Look for garbage, and give the system what is free of the memory that this process has: of many pieces large and
-    small, each allocator keeps some hundred megabytes."""
+    """Collect garbage, and return free memory to the system, because each allocator keeps some hundred megabytes."""
     gc.collect()
     pa.default_memory_pool().release_unused()
     with contextlib.suppress(OSError, AttributeError):  # where there is no glibc

@@ -1,8 +1,8 @@
-"""Rows that stay columns: what most of them are asked for is a few cells, and a dict of all takes longer than reading.
+"""Rows of a table that convert to Python objects column by column, when a cell is first used.
 
-In: a table. Out: `Row`s, which are what `to_pylist` gives, cell by cell; and tables of such rows again. Rules: a column
-becomes Python objects as a whole, for a part of the rows, when a cell of it is asked for first; a part's equal strings
-are one object; a row keeps the columns of its part alive, and nothing else of the table.
+In: a table. Out: `Row`s, equal to those of `to_pylist`, and tables made of rows. Most callers read a few cells of a
+row, and a dict of all cells takes longer than reading the table. Rows are converted in parts; equal strings of a part
+are one object, and a row keeps only the columns of its part alive.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow as pa
 from analyzer.dataset import tables
 
 ROWS: Final = 1024
-"""Rows of a part: so many stay as long as one of them does."""
+"""Rows of a part, which stay in memory as long as one of them does."""
 
 
 class Part:
@@ -27,7 +27,7 @@ class Part:
     def __init__(self, batch: pa.RecordBatch) -> None:
         self.batch = batch
         self.columns: dict[str, list[Any]] = {}
-        """Those that were asked for."""
+        """Columns that were converted."""
         self._micros: dict[str, list[int | None]] = {}
 
     def __len__(self) -> int:
@@ -37,7 +37,7 @@ class Part:
         return Part, (self.batch,)
 
     def rows(self) -> list[Row]:
-        """All of them."""
+        """All rows of the part."""
         return [Row(self, at) for at in range(len(self))]
 
     def column(self, name: str) -> list[Any]:

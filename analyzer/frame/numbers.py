@@ -1,8 +1,7 @@
-"""Rows of integers -> the columns of a table.
+"""Convert rows of integers to the columns of a table.
 
-In: int64[columns, n] of some windows, `NULL` where a value is absent. Out: Arrow arrays, one a column. Rules: a column
-is put together when it is asked for; what is known of all of them at once (how many are absent, the least and the
-greatest) is found in one pass.
+In: int64[columns, n] of some windows, `NULL` where null. Out: an Arrow array for each column, assembled when it is
+used. The numbers of nulls, minima and maxima of all columns are computed in one pass.
 """
 
 from __future__ import annotations
@@ -34,9 +33,8 @@ def joined(parts: Sequence[np.ndarray]) -> np.ndarray:
 
 
 class Numbers:
-    """Columns of rows of integers of some windows, each put together when it is asked for: together they would be tens
-    of megabytes of fresh memory. `wanted`: all columns that are asked for; `narrow`: those that are wanted in 8, 16 or
-    32 bits."""
+    """Columns of integers of some windows, each assembled when it is used, because together they would be tens of
+    megabytes of fresh memory. `wanted`: all columns that will be used; `narrow`: those of 8, 16 or 32 bits."""
 
     def __init__(self, parts: Sequence[np.ndarray], wanted: Iterable[int], narrow: Mapping[int, Sequence[int]]) -> None:
         self.parts = [frozen(part) for part in parts]
@@ -62,7 +60,7 @@ class Numbers:
         return dict(zip(there, out, strict=True))
 
     def __getitem__(self, column: int) -> np.ndarray:
-        """int64[rows]."""
+        """A column as int64[rows]."""
         return joined([part[column] for part in self.parts])
 
     def each(self) -> Iterator[tuple[np.ndarray, int]]:
@@ -70,19 +68,19 @@ class Numbers:
         return zip(self.parts, self._begins, strict=True)
 
     def absent(self, column: int) -> int:
-        """How many rows have no number there."""
+        """Number of nulls of a column."""
         return self._found[column][cast.ABSENT]
 
     def within(self, column: int, count: int) -> bool:
-        """All numbers there are 0 or more, and less than `count`."""
+        """Whether all numbers of a column are from 0 to `count` - 1."""
         return self._found[column][cast.LEAST] >= 0 and self._found[column][cast.GREATEST] < count
 
     def only(self, column: int, value: int) -> bool:
-        """All rows that have a number there have this one."""
+        """Whether a column has no other number than this one."""
         return self.absent(column) == self.rows or self._found[column][1:] == [value, value]
 
     def bits(self, column: int) -> np.ndarray | None:
-        """Where there is a number, as Arrow says it; None: everywhere."""
+        """Validity bits of a column, as Arrow has them; None without nulls."""
         if not self.absent(column):
             return None
         bits = np.zeros(-(-self.rows // 8), np.uint8)
@@ -99,7 +97,7 @@ class Numbers:
         return arrow.formed(values, kind, self.bits(column), absent)
 
     def coded(self, column: int, values: Sequence[str]) -> pa.Array:
-        """A column of strings, of which the numbers are places."""
+        """A column of strings, by their indices in `values`."""
         return arrow.coded(self.formed(column, pa.int32()), values)
 
     def strings(self, column: int, values: list[str]) -> pa.Array:
@@ -113,15 +111,14 @@ class Numbers:
 
 
 def in_use(values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """(the numbers in use of those below `count`, sorted; int32[n]: each row's place among them, 0 where it has
-    none)."""
+    """(numbers in use below `count`, ascending; int32[n]: position of each row's number among them, 0 where null)."""
     place, local = np.empty(count, np.int32), np.empty(len(values), np.int32)
     cast.compact(frozen(values), place, local)
     return np.flatnonzero(place >= 0), local
 
 
 def narrow(columns: Iterable[tuple[int, pa.DataType]], more: Sequence[int] = ()) -> dict[int, list[int]]:
-    """By bits: the columns of integers that are no wider, of these; `more`: of 32."""
+    """Map 8, 16 and 32 bits to those of the columns that have this width; `more`: further columns of 32."""
     by_bits: dict[int, list[int]] = {8: [], 16: [], 32: [*more]}
     for column, kind in columns:
         if pa.types.is_integer(kind) and kind.bit_width < _WIDE:

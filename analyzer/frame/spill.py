@@ -55,8 +55,9 @@ def check_cancelled() -> None:
         raise Cancelled
 
 
-def blocks(rows: int, size: int = BLOCK) -> Iterator[slice]:
-    """Slices of `size` rows that cover `rows`. Raises Cancelled."""
+def blocks(rows: int, size: int | None = None) -> Iterator[slice]:
+    """Slices of `size` rows, or `BLOCK`, that cover `rows`. Raises Cancelled."""
+    size = size or BLOCK
     for begin in range(0, rows, size):
         check_cancelled()
         yield slice(begin, min(begin + size, rows))
@@ -196,11 +197,11 @@ class GrowingBytes:
 # --- arrays -----------------------------------------------------------------------------------------------------------
 
 
-def empty(rows: int, dtype: Any, large_bytes: int = LARGE_BYTES) -> np.ndarray:
+def empty(rows: int, dtype: Any, large_bytes: int | None = None) -> np.ndarray:
     """Return an array of any content; it is in memory where a file cannot be made so large."""
     kind = np.dtype(dtype)
     size = rows * kind.itemsize
-    if size < large_bytes or not size:
+    if size < (LARGE_BYTES if large_bytes is None else large_bytes) or not size:
         return np.empty(rows, kind)
     try:
         memory = _files.acquire(size)
@@ -212,7 +213,7 @@ def empty(rows: int, dtype: Any, large_bytes: int = LARGE_BYTES) -> np.ndarray:
     return array
 
 
-def full(rows: int, value: int, dtype: Any, large_bytes: int = LARGE_BYTES) -> np.ndarray:
+def full(rows: int, value: int, dtype: Any, large_bytes: int | None = None) -> np.ndarray:
     """Return an array of one value that will be written to."""
     out = empty(rows, dtype, large_bytes)
     out.fill(value)

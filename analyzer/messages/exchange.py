@@ -17,7 +17,7 @@ from analyzer.bulk.rows import Message
 from analyzer.common.times import rfc3339
 from analyzer.protocol import api_keys, embedded, tree
 from analyzer.protocol.budget import BYTES, FIELDS, PAGE, Budget
-from analyzer.protocol.embedded import Groups, Opened, Said
+from analyzer.protocol.embedded import GroupFacts, Groups, Opened
 from analyzer.protocol.schema import REQUEST, RESPONSE
 
 
@@ -35,7 +35,7 @@ class Exchange:
     _topic_name: Callable[[str], str] = field(default=str, repr=False)
     partitions: list[dict[str, Any]] = field(default_factory=list, repr=False)
     _bodies: dict[str, Any] = field(default_factory=dict, repr=False)
-    _group: Said = field(default_factory=dict, repr=False)
+    _group: GroupFacts = field(default_factory=dict, repr=False)
 
     def __getattr__(self, name: str) -> Any:
         try:

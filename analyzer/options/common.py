@@ -16,7 +16,7 @@ TOOLS = ("libpcap", "ring", "tcpdump", "dumpcap", "scapy")
 
 @dataclass(frozen=True, kw_only=True)
 class CommandOptions:
-    """What every command's options have. `epilog`: text below the command's --help."""
+    """The base of every command's options. `epilog`: text below the command's --help."""
 
     epilog: ClassVar[str] = ""
 

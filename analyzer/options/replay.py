@@ -24,7 +24,7 @@ _PACE, _SELECTION, _NAMES, _SEEDING, _TARGET = (
 
 @dataclass(frozen=True, kw_only=True)
 class SendOptions:
-    """What a replay may be asked for besides captures, target and RUN, by the command line or in Python.
+    """Options of sending, by the command line or in Python: all but captures, target and RUN.
 
     README.md says what each does. speed: a number, None for as fast as answers allow, or text of --speed. topics: names
     or patterns, also with commas between them. since, until: as `90s`, or a time of RFC 3339. allow: names of APIs, or

@@ -49,7 +49,7 @@ from analyzer.bulk.wire_format import WireExchanges, from_wire, to_wire
 from analyzer.dataset import tables
 from analyzer.dataset.dataset import Parts
 from analyzer.dataset.parquet_files import tables_of
-from analyzer.frame.buffer_pool import Lender
+from analyzer.frame.buffer_pool import BufferPool
 from analyzer.pipeline.analysis_options import AnalysisOptions
 from analyzer.pipeline.drive import topic_names
 from analyzer.pipeline.point_result import PointResult
@@ -310,7 +310,7 @@ def merge(
     """The rows of all shares, range by range, in the capture point's order; what the manifest says of the files that
     hold them. `files`: those of the capture point; `decided`: where `take_facts` put what it found of exchanges that
     depend on other connections', of these ranges at least; None: nothing was asked of it."""
-    lender = Lender()
+    buffers = BufferPool()
     for pieces in _at_once(ranges):
         by_table: dict[str, list[Piece]] = defaultdict(list)
         for piece in pieces:
@@ -320,7 +320,7 @@ def merge(
             for piece in row_pieces:
                 carried[piece.path] += pickle.loads(_bytes_of(piece))
             names = Names(point.name, list(files))
-            rows = from_wire(names, list(carried.values()), lender)
+            rows = from_wire(names, list(carried.values()), buffers)
             if decided is not None:
                 _decide(rows, [decided_path(decided, place) for place in sorted({piece.range for piece in row_pieces})])
             parts.write("exchanges", exchange_tables.later_exchanges(names, [rows]))

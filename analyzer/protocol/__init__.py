@@ -1,1 +1,1 @@
-"""What Kafka's messages look like: definitions, the program made of them, and the walks over it. Knows no capture."""
+"""Define and decode Kafka's messages: definitions, the program made of them, walks over it. Knows no capture."""

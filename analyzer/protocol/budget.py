@@ -1,4 +1,4 @@
-"""What one message may cost when it is looked at whole, as `show --tree` and `--json` do.
+"""Limit the cost of one message that is shown whole, as `show --tree` and `--json` do.
 
 A message is hostile input: a few kilobytes may hold compressed batches of gigabytes, or millions of records. In: what
 is about to be opened. Out: whether it still may be. Rule: who stops says so where the rest would stand.

@@ -48,7 +48,7 @@ in one GroupMetadataValue, has a third of it."""
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """What some bytes hold.
+    """The decoded content of some bytes.
 
     `type` is the definition's name; None where nobody says what it is. `version` is the one that the bytes say, or,
     where a format has none, the one whose layout fits; None where it could not be read. `body` is as in `tree.py`, and
@@ -84,12 +84,12 @@ class Embedded:
         return [entry, *listed(self.inside, f"{path}.")]
 
 
-Said = Mapping[str, Any]
+GroupFacts = Mapping[str, Any]
 """What a message says before a field: values by path, as in `protocols.name`."""
 
 
 class Opened(Protocol):
-    """What a field was found to hold: `Embedded`, or a set of records (`record_tree.py`)."""
+    """The decoded content of a field: `Embedded`, or a set of records (`record_tree.py`)."""
 
     @property
     def nodes(self) -> tuple[Node, ...]: ...
@@ -98,21 +98,21 @@ class Opened(Protocol):
 
 
 AnyOpened = TypeVar("AnyOpened", bound=Opened)
-_Opener = Callable[[bytes, Said], Embedded]
+_Opener = Callable[[bytes, GroupFacts], Embedded]
 
 
 def _unknown(reason: str) -> Embedded:
     return Embedded(None, None, None, (), reason)
 
 
-def _open(data: bytes, name: str, version: int, start: int, prefix: tuple[Node, ...], said: Said) -> Embedded:
+def _open(data: bytes, name: str, version: int, start: int, prefix: tuple[Node, ...], facts: GroupFacts) -> Embedded:
     """Decode data by definition and version; it starts at `start`, after `prefix`."""
     decoded = tree.decode_data(data, name, version, start=start, tree=True, max_rows=MAX_ROWS)
     body = decoded.body
     if body is None and decoded.status == SHORT and start < decoded.end == len(data):
         # Clients that say a version and write the fields of an earlier one: what they wrote is whole.
         body = _written(decoded.nodes)
-    nodes, inside = nested(decoded.nodes, _INSIDE.get(name, {}), said)
+    nodes, inside = nested(decoded.nodes, _INSIDE.get(name, {}), facts)
     return Embedded(name, version, body, prefix + nodes, decoded.reason, inside)
 
 
@@ -141,7 +141,7 @@ def _short(data: bytes) -> Embedded:
     return _unknown(f"{len(data)} bytes have no room for a version")
 
 
-def _versioned(data: bytes, name: str, said: Said, *, newest: bool = False) -> Embedded:
+def _versioned(data: bytes, name: str, facts: GroupFacts, *, newest: bool = False) -> Embedded:
     """An int16 version and the data. `newest`: later versions than those known are read as the last known one."""
     if len(data) < 2:
         return dataclasses.replace(_short(data), type=name)
@@ -150,7 +150,7 @@ def _versioned(data: bytes, name: str, said: Said, *, newest: bool = False) -> E
     layout = version
     if newest and schema.data_layout(name, version) is None and version > 0:
         layout = max(known for known, _ in schema.data_versions(name))
-    return dataclasses.replace(_open(data, name, layout, 2, prefix, said), version=version)
+    return dataclasses.replace(_open(data, name, layout, 2, prefix, facts), version=version)
 
 
 # --- group protocols ------------------------------------------------------------------------------------------------
@@ -166,63 +166,65 @@ _PROTOCOLS: Final = {
 
 
 def member_data(data: bytes, role: str, protocol_type: str | None, protocol: str | None) -> Embedded:
-    """What a member of a classic group says of itself (`METADATA`) or is assigned (`ASSIGNMENT`).
+    """Decode the metadata of a classic group's member (`METADATA`) or its assignment (`ASSIGNMENT`).
 
     protocol_type as the group says it (`consumer`, `connect`, …; None or empty: not said there, then the bytes must fit
     one format exactly); protocol is the assignor's name, for its user data."""
-    said = {"protocol": protocol}
+    facts = {"protocol": protocol}
     if protocol_type:
         known = _PROTOCOLS.get(protocol_type)
         if known is None:
             return _unknown(f"no definition for protocol type {protocol_type!r}")
         # As Kafka does (ConsumerProtocol.java, IncrementalCooperativeConnectProtocol.java): what later versions add
         # lies behind what earlier ones have.
-        return _versioned(data, known[role], said, newest=True)
-    tried = [_versioned(data, known[role], said) for known in _PROTOCOLS.values()]
-    fitting = [opened for opened in tried if opened.reason is None] or [one for one in tried if one.body is not None]
+        return _versioned(data, known[role], facts, newest=True)
+    tried = [_versioned(data, known[role], facts) for known in _PROTOCOLS.values()]
+    fitting = [opened for opened in tried if opened.reason is None] or [
+        opened for opened in tried if opened.body is not None
+    ]
     if len(fitting) != 1:
         return _unknown("no protocol type is said here, and the bytes do not tell")
     return dataclasses.replace(fitting[0], by_content=True)
 
 
-def _user_data(data: bytes, said: Said) -> Embedded:
+def _user_data(data: bytes, facts: GroupFacts) -> Embedded:
     """User data in a subscription, by the assignor's name."""
-    assignor = said.get("protocol")
+    assignor = facts.get("protocol")
     if assignor == "cooperative-sticky" and len(data) == 4:
-        return _open(data, "CooperativeStickyAssignorUserData", 0, 0, (), said)
+        return _open(data, "CooperativeStickyAssignorUserData", 0, 0, (), facts)
     if assignor in ("sticky", "cooperative-sticky"):
         # There is no version: StickyAssignor tries 1, then 0. librdkafka sends it for its cooperative assignor too.
-        newer = _open(data, "StickyAssignorUserData", 1, 0, (), said)
-        older = _open(data, "StickyAssignorUserData", 0, 0, (), said) if newer.reason is not None else newer
+        newer = _open(data, "StickyAssignorUserData", 1, 0, (), facts)
+        older = _open(data, "StickyAssignorUserData", 0, 0, (), facts) if newer.reason is not None else newer
         return older if older.reason is None else newer
-    return _streams_user_data(data, "SubscriptionInfoData", said)
+    return _streams_user_data(data, "SubscriptionInfoData", facts)
 
 
-def _assigned_user_data(data: bytes, said: Said) -> Embedded:
+def _assigned_user_data(data: bytes, facts: GroupFacts) -> Embedded:
     """User data in an assignment; of Kafka's own assignors only that of Streams writes any."""
-    return _streams_user_data(data, "AssignmentInfo", said)
+    return _streams_user_data(data, "AssignmentInfo", facts)
 
 
 STREAMS_ASSIGNOR: Final = "stream"
 """As StreamsPartitionAssignor.java calls itself."""
 
 
-def _streams_user_data(data: bytes, name: str, said: Said) -> Embedded:
-    assignor = said.get("protocol")
+def _streams_user_data(data: bytes, name: str, facts: GroupFacts) -> Embedded:
+    assignor = facts.get("protocol")
     if assignor != STREAMS_ASSIGNOR:
         return _unknown(
             f"no definition for user data of assignor {assignor!r}" if assignor else "no assignor is said here"
         )
     if len(data) < 4:
         return dataclasses.replace(_short(data), type=name)
-    return _open(data, name, int.from_bytes(data[:4], "big", signed=True), 0, (), said)
+    return _open(data, name, int.from_bytes(data[:4], "big", signed=True), 0, (), facts)
 
 
 def _member(role: str, protocol_type: str, protocol: str) -> _Opener:
     """Opens a member's data; the arguments are paths of the fields that say protocol type and protocol."""
 
-    def opener(data: bytes, said: Said) -> Embedded:
-        return member_data(data, role, said.get(protocol_type), said.get(protocol))
+    def opener(data: bytes, facts: GroupFacts) -> Embedded:
+        return member_data(data, role, facts.get(protocol_type), facts.get(protocol))
 
     return opener
 
@@ -240,7 +242,7 @@ _IN_MESSAGES: Final[dict[tuple[int, int], dict[str, _Opener]]] = {
         "groups.members.memberAssignment": _member(ASSIGNMENT, "groups.protocolType", "groups.protocolData"),
     },
     # DefaultKafkaPrincipalBuilder.java; a broker with another principal builder writes another format.
-    (ENVELOPE, REQUEST): {"requestPrincipal": lambda data, said: _versioned(data, "DefaultPrincipalData", said)},
+    (ENVELOPE, REQUEST): {"requestPrincipal": lambda data, facts: _versioned(data, "DefaultPrincipalData", facts)},
 }
 
 _INSIDE: Final[dict[str, dict[str, _Opener]]] = {
@@ -248,15 +250,15 @@ _INSIDE: Final[dict[str, dict[str, _Opener]]] = {
     "ConsumerProtocolSubscription": {"userData": _user_data},
     "ConsumerProtocolAssignment": {"userData": _assigned_user_data},
     "ConnectProtocolMetadata": {
-        "allocation": lambda data, said: _versioned(data, "ConnectProtocolAssignment", said, newest=True)
+        "allocation": lambda data, facts: _versioned(data, "ConnectProtocolAssignment", facts, newest=True)
     },
     "GroupMetadataValue": {
         "members.subscription": _member(METADATA, "protocolType", "protocol"),
         "members.assignment": _member(ASSIGNMENT, "protocolType", "protocol"),
     },
     "ConsumerGroupMemberMetadataValue": {
-        "classicMemberMetadata.supportedProtocols.metadata": lambda data, said: member_data(
-            data, METADATA, "consumer", said.get("classicMemberMetadata.supportedProtocols.name")
+        "classicMemberMetadata.supportedProtocols.metadata": lambda data, facts: member_data(
+            data, METADATA, "consumer", facts.get("classicMemberMetadata.supportedProtocols.name")
         )
     },
 }
@@ -277,15 +279,15 @@ def has_embedded(api_key: int, direction: int) -> bool:
 
 
 def nested(
-    nodes: tuple[Node, ...], openers: Mapping[str, Callable[[bytes, Said], AnyOpened]], said: Said
+    nodes: tuple[Node, ...], openers: Mapping[str, Callable[[bytes, GroupFacts], AnyOpened]], facts: GroupFacts
 ) -> tuple[tuple[Node, ...], tuple[tuple[str, AnyOpened], ...]]:
     """A tree's nodes with what their bytes hold as their children, and the same by path (`members[0].metadata`).
 
     `openers`: by path of the field, without indices. `said`: what is known beside what the tree says."""
     if not openers:
         return nodes, ()
-    found: list[tuple[str, AnyOpened]] = []
-    latest = dict(said)
+    contents: list[tuple[str, AnyOpened]] = []
+    latest = dict(facts)
 
     def visit(node: Node, path: str, shown: str) -> Node:
         if node.children:
@@ -299,7 +301,7 @@ def nested(
         if not data:
             return node
         opened = opener(data, latest)
-        found.append((shown, opened))
+        contents.append((shown, opened))
         return node._replace(value=opened.label(len(data)), children=shifted(opened.nodes, node.end - len(data)))
 
     def each(children: tuple[Node, ...], path: str, shown: str) -> tuple[Node, ...]:
@@ -315,7 +317,7 @@ def nested(
         return tuple(out)
 
     changed = each(nodes, "", "")
-    return changed, tuple(found)
+    return changed, tuple(contents)
 
 
 def shifted(nodes: tuple[Node, ...], by: int) -> tuple[Node, ...]:
@@ -330,24 +332,24 @@ MOST_GROUPS: Final = 100_000
 
 
 class Groups:
-    """What the messages read so far say of classic groups: protocol type and, once the group has chosen it, assignor.
-    SyncGroup says neither before its version 5. Of too many groups those are forgotten that were quiet for longest."""
+    """Protocol types and assignors of classic groups, as far as messages have named them. SyncGroup names neither
+    before its version 5. Of too many groups the least recently used are forgotten."""
 
     def __init__(self) -> None:
-        self._said: dict[str, dict[str, str]] = {}
+        self._facts: dict[str, dict[str, str]] = {}
 
-    def learn(self, request: Body | None, response: Body | None) -> Said:
+    def learn(self, request: Body | None, response: Body | None) -> GroupFacts:
         """From an exchange of GROUP_APIS; returns what is known of its group from now on."""
         if request is None:
             return {}
-        said = self._said.get(request["groupId"], {})
+        facts = self._facts.get(request["groupId"], {})
         for body in (request, response or {}):
-            said = said | {name: body[name] for name in _GROUP_FIELDS if body.get(name)}
-        self._said.pop(request["groupId"], None)
-        self._said[request["groupId"]] = said
-        if len(self._said) > MOST_GROUPS:
-            del self._said[next(iter(self._said))]
-        return said
+            facts = facts | {name: body[name] for name in _GROUP_FIELDS if body.get(name)}
+        self._facts.pop(request["groupId"], None)
+        self._facts[request["groupId"]] = facts
+        if len(self._facts) > MOST_GROUPS:
+            del self._facts[next(iter(self._facts))]
+        return facts
 
 
 GROUP_APIS: Final = (JOIN_GROUP, SYNC_GROUP)
@@ -355,19 +357,19 @@ _GROUP_FIELDS: Final = ("protocolType", "protocolName")
 
 
 def in_message(
-    decoded: tree.Decoded, asked: Body | None = None, known: Said | None = None
+    decoded: tree.Decoded, request: Body | None = None, known: GroupFacts | None = None
 ) -> tuple[tuple[Node, ...], tuple[tuple[str, Embedded], ...]]:
     """A decoded message's nodes with embedded formats as children, and these by path. `asked` is the body of the
     request that a response answers: old responses do not say the group's protocol. Where neither does,
     `known` may tell (`Groups.learn`)."""
-    about = asked or {}
-    said = dict(known or {}) | {name: about[name] for name in _GROUP_FIELDS if about.get(name)}
-    return nested(decoded.nodes, _IN_MESSAGES.get((decoded.api_key, decoded.direction), {}), said)
+    about = request or {}
+    facts = dict(known or {}) | {name: about[name] for name in _GROUP_FIELDS if about.get(name)}
+    return nested(decoded.nodes, _IN_MESSAGES.get((decoded.api_key, decoded.direction), {}), facts)
 
 
-def listed(found: Sequence[tuple[str, Opened]], prefix: str = "") -> list[dict[str, Any]]:
+def listed(opened: Sequence[tuple[str, Opened]], prefix: str = "") -> list[dict[str, Any]]:
     """Everything that was opened as JSON; `prefix` goes before each path."""
-    return [entry for path, one in found for entry in one.listed(prefix + path)]
+    return [entry for path, content in opened for entry in content.listed(prefix + path)]
 
 
 # --- records ----------------------------------------------------------------------------------------------------------
@@ -527,8 +529,8 @@ def decode_record(topic: str, key: bytes | None, value: bytes | None, *, control
 
 
 def copied_secrets(value: bytes) -> list[tuple[int, int]]:
-    """The same for a record of a log that is not called `__cluster_metadata`, and may be a copy of it: nothing, where
-    the value is not to the last byte a metadata record."""
+    """Like `secrets`, for a record of a log that may be a copy of `__cluster_metadata`: none, unless the value is a
+    metadata record to its last byte."""
     name, opened = _metadata_value(value)
     if name is None or opened.version is None or opened.body is None or opened.reason is not None:
         return []

@@ -372,7 +372,7 @@ _SMALL_BYTES: Final = 1 << 12
 
 
 class _Small(threading.local):
-    """What the kernel takes for a small message; one a thread, because it runs without the GIL."""
+    """The kernel's arguments for a small message; one a thread, because it runs without the GIL."""
 
     def __init__(self) -> None:
         self.rows = np.zeros((_SMALL_ROWS, TAPE_COLUMNS), np.int64)
@@ -383,8 +383,8 @@ class _Small(threading.local):
         self.held: dict[program.Program, Held] = {}
 
     def encode(self, loaded: program.Program, pc: int, rows: list[tuple[int, ...]], payload: bytearray) -> Any:
-        """What `encode` gives; the bytes are in `out`. Rows of an earlier message may follow: they are not read where
-        the rows fit the layout."""
+        """Run the kernel `encode`; the bytes are in `out`. Rows of an earlier message may follow: they are not read
+        where the rows fit the layout."""
         self.rows[: len(rows)] = rows
         self.view[: len(payload)] = payload
         held = self.held.get(loaded)

@@ -1,4 +1,4 @@
-"""What an error says of a cluster's health: whether it belongs to the protocol's course.
+"""Judge what an error means for a cluster's health: whether it is part of the protocol's normal course.
 
 In: `judgements.json`, our own reading of `org.apache.kafka.common.protocol.Errors` (`errors.json`): a line for each
 code. Out: a judgement for each pair of code and API.

@@ -65,7 +65,7 @@ class Spoken(NamedTuple):
     origin: tuple[int, int]
 
 
-class _Asked(NamedTuple):
+class _Request(NamedTuple):
     xid: int
     kind: int
     parts: tuple[tuple[int, str, bytes | None], ...]
@@ -92,7 +92,7 @@ class Conversation:
     def __init__(self, wanted: Callable[[str], bool]) -> None:
         self._wanted = wanted
         self._sides = (_Side(), _Side())  # of the client, of the server
-        self._open: deque[_Asked] = deque()
+        self._open: deque[_Request] = deque()
 
     def lose(self, client: bool) -> None:
         """Bytes of a direction are missing."""
@@ -111,7 +111,7 @@ class Conversation:
                 return []
             side.lost = False
         side.waiting += data
-        found: list[Spoken] = []
+        operations: list[Spoken] = []
         while len(side.waiting) >= 4:
             size = int.from_bytes(side.waiting[:4], "big", signed=True)
             if not 0 < size <= MAX_FRAME:
@@ -121,8 +121,8 @@ class Conversation:
                 break
             frame = bytes(side.waiting[4 : 4 + size])
             del side.waiting[: 4 + size]
-            found += self._frame(client, frame, origin)
-        return found
+            operations += self._frame(client, frame, origin)
+        return operations
 
     def _frame(self, client: bool, frame: bytes, origin: tuple[int, int]) -> list[Spoken]:
         side = self._sides[0 if client else 1]
@@ -157,7 +157,7 @@ class Conversation:
             return
         if len(self._open) == MAX_OPEN:
             self._open.popleft()
-        self._open.append(_Asked(xid, kind, tuple(parts)))
+        self._open.append(_Request(xid, kind, tuple(parts)))
 
     def _operation(self, kind: int, frame: _Reader) -> tuple[int, str, bytes | None]:
         path = frame.text()
@@ -169,18 +169,18 @@ class Conversation:
         if xid == NOTIFICATION:
             return []
         while self._open and self._open[0].xid != xid:  # answers come in the order asked
-            if not any(one.xid == xid for one in self._open):
+            if not any(request.xid == xid for request in self._open):
                 return []
             self._open.popleft()
         if not self._open:
             return []
-        asked = self._open.popleft()
-        found = []
-        for kind, path, data in asked.parts:
-            if kind == GET_DATA and asked.kind == GET_DATA and error == 0 and self._wanted(path):
+        answered = self._open.popleft()
+        operations = []
+        for kind, path, data in answered.parts:
+            if kind == GET_DATA and answered.kind == GET_DATA and error == 0 and self._wanted(path):
                 data = frame.buffer()
-            found.append(Spoken(OPERATIONS[kind], path, data, error, origin))
-        return found
+            operations.append(Spoken(OPERATIONS[kind], path, data, error, origin))
+        return operations
 
 
 def _plausible(data: bytes) -> bool:
@@ -213,12 +213,12 @@ class _Reader:
         return self.data[self.at - size : self.at]
 
     def int32(self) -> int:
-        found: int = struct.unpack(">i", self._take(4))[0]
-        return found
+        number: int = struct.unpack(">i", self._take(4))[0]
+        return number
 
     def int64(self) -> int:
-        found: int = struct.unpack(">q", self._take(8))[0]
-        return found
+        number: int = struct.unpack(">q", self._take(8))[0]
+        return number
 
     def boolean(self) -> bool:
         return self._take(1) != b"\0"

@@ -23,7 +23,7 @@ from captures.kernels import Held, holding
 
 
 class _Scratch(threading.local):
-    """What the kernel writes to; one a thread, because the kernel runs without the GIL."""
+    """Buffers to which the kernel writes; one a thread, because the kernel runs without the GIL."""
 
     def __init__(self) -> None:
         self.tape = np.empty((_SMALL_ROWS, decoding.TAPE_COLUMNS), np.int64)
@@ -192,7 +192,7 @@ def has_layout(api_key: int, version: int, direction: int) -> bool:
 
 @functools.cache
 def compiled_data(name: str, version: int) -> Compiled | None:
-    """The same of a header or a data definition."""
+    """Compile the layout of a header or a data definition; None where Kafka never had it."""
     layout = schema.data_layout(name, version)
     if layout is None:
         return None

@@ -27,8 +27,8 @@ Flags = npt.NDArray[np.bool_]
 Frame = tuple[bytes, int, int, int]
 """A frame without the four bytes of its length; its API, version and direction."""
 
-(BEGIN, END, HEADER, BODY, SPAN_COLUMNS) = range(5)
-"""Of a message: its bytes, and where the code of its header and of its body starts."""
+(BEGIN, END, API_KEY, VERSION, DIRECTION, MESSAGE_COLUMNS) = range(6)
+"""Of a message: [BEGIN, END) of its frame without the length; what it is."""
 
 (ENDED, STATUS, ENDING_COLUMNS) = range(3)
 """Where a message ended, or the field that could not be read; `decoding`'s status."""
@@ -38,47 +38,72 @@ Frame = tuple[bytes, int, int, int]
 
 _ROWS: Final = 1 << 14
 _MOST_ROWS: Final = 1 << 20
-_HEADER_BYTES: Final = 4  # API and version, with which every request starts
+HEADER_BYTES: Final = 4  # API and version, with which every request starts
 
 
 class Messages(NamedTuple):
-    """Messages as columns: [begin, end) of their frames (without the length) in `buffer`, a writable uint8 array; API,
-    version and direction, int64[n] each."""
+    """Messages as `rows` int64[n, MESSAGE_COLUMNS]; `buffer`: a writable uint8 array in which their frames lie."""
 
     buffer: npt.NDArray[np.uint8]
-    begin: Numbers
-    end: Numbers
-    api_key: Numbers
-    version: Numbers
-    direction: Numbers
+    rows: Numbers
+
+    @classmethod
+    def from_columns(
+        cls,
+        buffer: npt.NDArray[np.uint8],
+        begin: Numbers,
+        end: Numbers,
+        api_key: Numbers,
+        version: Numbers,
+        direction: Numbers | int,
+    ) -> Messages:
+        """Take messages by columns, int64[n] each."""
+        rows = np.empty((len(begin), MESSAGE_COLUMNS), np.int64)
+        for column, values in enumerate((begin, end, api_key, version, direction)):
+            rows[:, column] = values
+        return cls(buffer, rows)
 
     @classmethod
     def from_frames(cls, frames: Sequence[Frame]) -> Messages:
         """Copy frames one behind the other."""
-        numbers = np.array([(len(data), *others) for data, *others in frames], np.int64).reshape(-1, 4)
-        size, api_key, version, direction = np.ascontiguousarray(numbers.T)
-        buffer = np.frombuffer(bytearray(b"".join(data for data, *_ in frames)), np.uint8)
-        end = np.cumsum(size)
-        return cls(buffer, end - size, end, api_key, version, direction)
+        end = 0
+        rows = [(end, end := end + len(data), *others) for data, *others in frames]
+        buffer = np.frombuffer(bytearray(b"".join([frame[0] for frame in frames])), np.uint8)
+        return cls(buffer, np.array(rows, np.int64).reshape(-1, MESSAGE_COLUMNS))
 
-    def spans(self) -> Numbers:
-        """int64[n, SPAN_COLUMNS] as the kernel takes them; code starts are -1 where Kafka never had such a message, or
-        where a request's own first bytes name another API or version."""
-        loaded = program.load()
-        _, apis, versions = loaded.start.shape
-        known = (self.api_key >= 0) & (self.api_key < apis) & (self.version >= 0) & (self.version < versions)
-        known &= (self.end - self.begin >= _HEADER_BYTES) & (self.end <= len(self.buffer))
-        code = np.where(known, self.direction, 0), np.where(known, self.api_key, 0), np.where(known, self.version, 0)
-        spans = np.empty((len(self.begin), SPAN_COLUMNS), np.int64)
-        spans[:, BEGIN], spans[:, END] = self.begin, self.end
-        spans[:, BODY] = loaded.start[code]
-        spans[:, HEADER] = loaded.header_start[code[0], np.maximum(loaded.header_version[code], 0)]
-        requests = np.flatnonzero(known & (self.direction == REQUEST))
-        first = self.buffer[self.begin[requests, np.newaxis] + np.arange(_HEADER_BYTES)].astype(np.int64)
-        known[requests] = (first[:, 0] << 8 | first[:, 1]) == self.api_key[requests]
-        known[requests] &= (first[:, 2] << 8 | first[:, 3]) == self.version[requests]
-        spans[~known | (spans[:, BODY] < 0), HEADER] = -1
-        return spans
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def begin(self) -> Numbers:
+        return self.rows[:, BEGIN]
+
+    @property
+    def end(self) -> Numbers:
+        return self.rows[:, END]
+
+    @property
+    def api_key(self) -> Numbers:
+        return self.rows[:, API_KEY]
+
+    @property
+    def version(self) -> Numbers:
+        return self.rows[:, VERSION]
+
+    @property
+    def direction(self) -> Numbers:
+        return self.rows[:, DIRECTION]
+
+
+@functools.cache
+def _code_starts() -> Numbers:
+    """Where the code of a message's header and of its body starts: int64[directions * APIs * versions, 2]; -1: Kafka
+    never had such a message."""
+    loaded = program.load()
+    directions = np.arange(2)[:, np.newaxis, np.newaxis]
+    header = loaded.header_start[directions, np.maximum(loaded.header_version, 0)]
+    header = np.where(loaded.start < 0, -1, header)
+    return np.stack([header.reshape(-1), loaded.start.reshape(-1)], axis=1).astype(np.int64)
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
@@ -87,8 +112,10 @@ class Messages(NamedTuple):
 @kernel
 def decode_many(
     buffer: Bytes,
-    spans: Table,
+    messages: Table,
     begin: Int,
+    starts: Table,
+    versions: Int,
     code: Array,
     tags: Array,
     tag_entries: Array,
@@ -97,31 +124,31 @@ def decode_many(
     endings: Table,
     stack: Table,
 ) -> tuple[Int, Int]:
-    """Decode the messages of `spans` int64[n, SPAN_COLUMNS] from `begin` on, as long as `tape` has room -> (the first
-    that is not decoded, rows of the tape in use). `endings` int64[n, ENDING_COLUMNS] is filled in."""
+    """Decode messages int64[n, MESSAGE_COLUMNS] from `begin` on, as long as `tape` has room -> (the first that is not
+    decoded, rows of the tape in use). `endings` int64[n, ENDING_COLUMNS] is filled in; `starts`: of the code of headers
+    and bodies, with a row for each direction, API and version. A request whose own first bytes name another API or
+    version has no layout."""
+    apis = len(starts) // (2 * versions)
     used = np.int64(0)
     row = begin
-    while row < len(spans):
+    while row < len(messages):
         before = used
-        end = spans[row, END]
-        at, used, status, _ = decode(
-            buffer,
-            spans[row, BEGIN],
-            end,
-            spans[row, HEADER],
-            code,
-            tags,
-            tag_entries,
-            selected,
-            tape,
-            used,
-            row,
-            stack,
-        )
-        if status == OK:
-            at, used, status, _ = decode(
-                buffer, at, end, spans[row, BODY], code, tags, tag_entries, selected, tape, used, row, stack
-            )
+        at, end = messages[row, BEGIN], messages[row, END]
+        api_key, version, direction = messages[row, API_KEY], messages[row, VERSION], messages[row, DIRECTION]
+        status: Int = np.int64(NO_LAYOUT)
+        if 0 <= api_key < apis and 0 <= version < versions and 0 <= direction < 2:
+            if at >= 0 and end - at >= HEADER_BYTES and end <= len(buffer):
+                start = (direction * apis + api_key) * versions + version
+                own_key = np.int64(buffer[at]) << 8 | np.int64(buffer[at + 1])
+                own_version = np.int64(buffer[at + 2]) << 8 | np.int64(buffer[at + 3])
+                if direction != REQUEST or (own_key == api_key and own_version == version):
+                    at, used, status, _ = decode(
+                        buffer, at, end, starts[start, 0], code, tags, tag_entries, selected, tape, used, row, stack
+                    )
+                    if status == OK:
+                        at, used, status, _ = decode(
+                            buffer, at, end, starts[start, 1], code, tags, tag_entries, selected, tape, used, row, stack
+                        )
         if status == FULL:
             return row, before
         endings[row, ENDED] = at
@@ -134,14 +161,17 @@ def decode_blocks(messages: Messages, selected: np.ndarray) -> Iterator[tuple[Nu
     """Yield the tape of the selected fields, block after block of messages (valid until the next), and the endings so
     far. A message with more than a million selected fields has the status FULL, and no rows."""
     loaded = program.load()
-    spans = messages.spans()
-    endings = np.zeros((len(spans), ENDING_COLUMNS), np.int64)
+    starts = _code_starts()
+    versions = loaded.start.shape[2]
+    endings = np.zeros((len(messages), ENDING_COLUMNS), np.int64)
     endings[:, STATUS] = FULL
     stack = np.empty((program.STACK_DEPTH, STACK_COLUMNS), np.int64)
     tape = np.empty((_ROWS, TAPE_COLUMNS), np.int64)
     at = 0
-    while at < len(spans):
-        following, used = decode_many(messages.buffer, spans, at, *loaded.arrays, selected, tape, endings, stack)
+    while at < len(messages):
+        following, used = decode_many(
+            messages.buffer, messages.rows, at, starts, versions, *loaded.arrays, selected, tape, endings, stack
+        )
         if following == at and len(tape) < _MOST_ROWS:
             tape = np.empty((len(tape) * 8, TAPE_COLUMNS), np.int64)
             continue
@@ -174,24 +204,25 @@ def decode_rows(
 ) -> FieldRows:
     """Decode the selected fields (uint8[n_fields]) of the messages, or of the `wanted` ones. Once there are more than
     `max_rows` rows the messages that are left are not decoded."""
-    which = np.arange(len(messages.begin)) if wanted is None else np.flatnonzero(wanted)
-    some = messages if wanted is None else Messages(messages.buffer, *(column[which] for column in messages[1:]))
+    which = None if wanted is None else np.flatnonzero(wanted)
+    some = messages if which is None else Messages(messages.buffer, messages.rows[which])
     blocks: list[Numbers] = []
     rows = 0
-    endings = np.zeros((len(which), ENDING_COLUMNS), np.int64)
-    endings[:, STATUS] = NO_LAYOUT
+    endings = np.zeros((0, ENDING_COLUMNS), np.int64)
     for tape, endings in decode_blocks(some, selected):
-        block = tape[endings[tape[:, MESSAGE], STATUS] == OK]
-        block[:, MESSAGE] = which[block[:, MESSAGE]]
+        decoded = endings[:, STATUS] == OK
+        block = tape.copy() if decoded.all() else tape[decoded[tape[:, MESSAGE]]]
         blocks.append(block)
         rows += len(block)
         if max_rows is not None and rows > max_rows:
             break
-    decoded = np.zeros(len(messages.begin), np.bool_)
-    ended = np.zeros(len(messages.begin), np.int64)
-    decoded[which], ended[which] = endings[:, STATUS] == OK, endings[:, ENDED]
-    every = np.concatenate(blocks) if blocks else np.empty((0, TAPE_COLUMNS), np.int64)
+    every = blocks[0] if len(blocks) == 1 else np.concatenate([np.empty((0, TAPE_COLUMNS), np.int64), *blocks])
     message, field, value, position, length = np.ascontiguousarray(every.T)
+    decoded, ended = endings[:, STATUS] == OK, endings[:, ENDED]
+    if which is not None:
+        message = which[message]
+        decoded, ended = np.zeros(len(messages), np.bool_), np.zeros(len(messages), np.int64)
+        decoded[which], ended[which] = endings[:, STATUS] == OK, endings[:, ENDED]
     return FieldRows(message, field, value, position, length, decoded, ended)
 
 
@@ -273,7 +304,7 @@ def project(
     plan = _plan(api_key, direction, tuple(paths))
     rows = decode_rows(messages, plan.selected, of_api if wanted is None else of_api & wanted, max_rows)
     version = messages.version[rows.message]
-    count = len(messages.begin)
+    count = len(messages)
     starts: dict[str, Numbers] = {}  # rows in which elements begin
     elements: dict[str, Elements] = {}
     columns: dict[str, Column] = {}
@@ -295,7 +326,8 @@ def project(
 
 
 class _Plan(NamedTuple):
-    """What a projection selects: arrays with the field by which an element begins, by version; columns with theirs."""
+    """Fields that a projection selects: arrays with the field by which an element begins, by version; columns with
+    theirs."""
 
     selected: npt.NDArray[np.uint8]
     arrays: list[tuple[str, Numbers]]

@@ -228,8 +228,8 @@ class _Definition:
 
 def _versions_of(raw: dict[str, Any]) -> str:
     """The versions of a field; a tagged one may leave them out, it then has those of its tag."""
-    found: str = raw["versions"] if "versions" in raw else raw["taggedVersions"]
-    return found
+    versions: str = raw["versions"] if "versions" in raw else raw["taggedVersions"]
+    return versions
 
 
 def _define(raw: dict[str, Any]) -> _Definition:
@@ -276,13 +276,13 @@ def _define(raw: dict[str, Any]) -> _Definition:
 def _definitions() -> dict[tuple[int, int, str], list[_Definition]]:
     """All definitions by (api_key, direction, name); name is empty for requests and responses, because it changed
     over time (AlterIsr, AlterPartition). Each list is in order of preference."""
-    found: dict[tuple[int, int, str], list[_Definition]] = {}
+    definitions: dict[tuple[int, int, str], list[_Definition]] = {}
     for release in RELEASES:
         for raw in _file(f"kafka-{release}"):
             definition = _define(raw)
             name = raw["name"] if definition.direction == NEITHER else ""
-            found.setdefault((definition.api_key, definition.direction, name), []).append(definition)
-    return found
+            definitions.setdefault((definition.api_key, definition.direction, name), []).append(definition)
+    return definitions
 
 
 @functools.cache
@@ -292,10 +292,10 @@ def _record_definitions() -> dict[tuple[int, int, str], list[_Definition]]:
 
 
 def _definitions_of(key: tuple[int, int, str]) -> list[_Definition]:
-    found = _definitions().get(key)
-    if found is None:
-        found = _record_definitions().get(key, []) if key[1] == NEITHER else []
-    return found
+    definitions = _definitions().get(key)
+    if definitions is None:
+        definitions = _record_definitions().get(key, []) if key[1] == NEITHER else []
+    return definitions
 
 
 def _file(name: str) -> list[dict[str, Any]]:
@@ -305,8 +305,9 @@ def _file(name: str) -> list[dict[str, Any]]:
 
 @functools.cache
 def record_types(topic: str) -> dict[int, tuple[str, str]]:
-    """What the records of an internal topic can be: the definitions of key and value (key: "" in `__cluster_metadata`,
-    whose records have none) by the number that a key, or in `__cluster_metadata` a value, begins with."""
+    """Return the types of records in an internal topic: the definitions of key and value (key: "" in
+    `__cluster_metadata`, whose records have none) by the number that a key, or in `__cluster_metadata` a value, begins
+    with."""
     types: dict[int, tuple[str, str]] = {}
     for raw in _file(f"{TOPICS[topic]}-{RELEASES[0]}"):
         if raw["type"] == "metadata":
@@ -317,7 +318,7 @@ def record_types(topic: str) -> dict[int, tuple[str, str]]:
 
 
 def _default(raw: dict[str, Any], kind: str, nullable: bool) -> Any:
-    """What Kafka's generated code takes where a message does not have the field."""
+    """Return the value that Kafka's generated code takes where a message does not have the field."""
     text = raw.get("default")
     if text == "null":
         return None
@@ -425,10 +426,10 @@ def data_layout(name: str, version: int) -> Layout | None:
 
 
 def _versions(key: tuple[int, int, str]) -> list[int]:
-    found: set[int] = set()
+    versions: set[int] = set()
     for definition in _definitions_of(key):
-        found.update(range(definition.first, definition.last + 1))
-    return sorted(found)
+        versions.update(range(definition.first, definition.last + 1))
+    return sorted(versions)
 
 
 def layouts() -> Iterator[tuple[int, int, int, Layout]]:
@@ -436,25 +437,25 @@ def layouts() -> Iterator[tuple[int, int, int, Layout]]:
     for api_key, direction, name in sorted(_definitions()):
         if direction != NEITHER:
             for version in _versions((api_key, direction, name)):
-                found = layout(api_key, version, direction)
-                assert found is not None
-                yield api_key, version, direction, found
+                version_layout = layout(api_key, version, direction)
+                assert version_layout is not None
+                yield api_key, version, direction, version_layout
 
 
 def data_versions(name: str) -> Iterator[tuple[int, Layout]]:
     """(version, layout) of a header or data definition."""
     for version in _versions((NO_API, NEITHER, name)):
-        found = data_layout(name, version)
-        assert found is not None
-        yield version, found
+        versions = data_layout(name, version)
+        assert versions is not None
+        yield version, versions
 
 
 def data_layouts() -> Iterator[tuple[str, int, Layout]]:
     """(name, version, layout) of every header and data definition."""
     for _, direction, name in sorted([*_definitions(), *_record_definitions()]):
         if direction == NEITHER:
-            for version, found in data_versions(name):
-                yield name, version, found
+            for version, version_layout in data_versions(name):
+                yield name, version, version_layout
 
 
 def sources() -> list[Path]:
@@ -472,13 +473,13 @@ def apis() -> tuple[Api, ...]:
 
 
 def _apis() -> tuple[Api, ...]:
-    found = []
+    apis = []
     for (api_key, direction, _), definitions in sorted(_definitions().items()):
         if direction == REQUEST:
             versions = _versions((api_key, REQUEST, ""))
             name = definitions[0].raw["name"].removesuffix("Request")
-            found.append(Api(api_key, name, versions[0], versions[-1]))
-    return tuple(found)
+            apis.append(Api(api_key, name, versions[0], versions[-1]))
+    return tuple(apis)
 
 
 def has_api(api_key: int) -> bool:

@@ -120,7 +120,7 @@ class Decoded:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """What is needed to make values: the bytes, and what may be shown of them."""
+    """Context for making values: the bytes, and what may be shown of them."""
 
     data: bytes | memoryview
     exact: bool
@@ -327,9 +327,9 @@ class _TreeBuilder:
                 if children or not self.ended:
                     elements.append(Node(f"[{index}]", "struct", None, before, self.at, children))
             else:
-                one = self.next()
-                if one is not None:
-                    value = _value(self.reading, SCALARS[item.element or ""], one)
+                node = self.next()
+                if node is not None:
+                    value = _value(self.reading, SCALARS[item.element or ""], node)
                     elements.append(Node(f"[{index}]", item.element or "", value, before, self.at))
             if self.ended:
                 break
@@ -340,9 +340,9 @@ class _TreeBuilder:
 
 
 def _decode_layout(
-    found: Compiled, version: int, data: bytes | memoryview, at: int, tree: bool, reading: _Reading
+    compiled: Compiled, version: int, data: bytes | memoryview, at: int, tree: bool, reading: _Reading
 ) -> Decoded:
-    layout, plan, loaded, pc = found
+    layout, plan, loaded, pc = compiled
     tape, end, status, fail_pc = run(data, at, loaded, pc, reading.max_rows)
     columns = values_of(tape)
     body, reason, trailing = None, None, 0
@@ -384,11 +384,11 @@ def decode_message(
     with more than `max_rows` fields and elements is not decoded. Of a view that can be written nothing large is copied:
     exact bytes are views, too.
     """
-    found = compiled_message(api_key, version, direction)
-    if found is None:
+    compiled = compiled_message(api_key, version, direction)
+    if compiled is None:
         return _no_layout(api_key, version, direction, start)
     reading = _Reading(data, exact, direction, inner, max_rows)
-    return _decode_layout(found, version, data, start, tree, reading)
+    return _decode_layout(compiled, version, data, start, tree, reading)
 
 
 def decode_data(
@@ -404,12 +404,12 @@ def decode_data(
     """Decode a header or what lies in records and `bytes` fields, by its definition's name (`RequestHeader`,
     `ConsumerProtocolSubscription`, …). It starts at `start` and has all of `data` from there; what says its version
     lies before it."""
-    found = compiled_data(name, version)
-    if found is None:
+    compiled = compiled_data(name, version)
+    if compiled is None:
         reason = f"{name} has no version {version}"
         return Decoded(NO_API, version, NEITHER, None, None, (), start, 0, NO_LAYOUT, reason)
     reading = _Reading(data, exact, NEITHER, None, max_rows)
-    return _decode_layout(found, version, data, start, tree, reading)
+    return _decode_layout(compiled, version, data, start, tree, reading)
 
 
 def _with_header(header: Decoded, body: Decoded) -> Decoded:
@@ -554,29 +554,29 @@ def secret_spans(
         if header.header is None:
             return [(0, len(data))]
         version = header.version
-    found = compiled_message(api_key, version, direction)
+    compiled = compiled_message(api_key, version, direction)
     if frame:
         # A request of a version that we do not know has a header of version 1 at least.
-        header_version = program.load().header_version[direction, api_key, version] if found is not None else 1
+        header_version = program.load().header_version[direction, api_key, version] if compiled is not None else 1
         start = _header_end(data, int(header_version), direction)
-    if found is None:
+    if compiled is None:
         return [(start, len(data))]
-    return _secret_spans(found, data, start, _Reading(data, False, direction, inner, depth=depth))
+    return _secret_spans(compiled, data, start, _Reading(data, False, direction, inner, depth=depth))
 
 
 def data_secret_spans(data: bytes, name: str, version: int, *, start: int = 0) -> list[tuple[int, int]]:
-    """The same of what `decode_data` decodes."""
+    """Like `secret_spans`, for data that `decode_data` decodes."""
     if not schema.data_has_secrets(name):
         return []
-    found = compiled_data(name, version)
-    if found is None:
+    compiled = compiled_data(name, version)
+    if compiled is None:
         return [(start, len(data))] if start < len(data) else []
-    return _secret_spans(found, data, start, _Reading(data, False, NEITHER))
+    return _secret_spans(compiled, data, start, _Reading(data, False, NEITHER))
 
 
-def _secret_spans(found: Compiled, data: bytes, start: int, reading: _Reading) -> list[tuple[int, int]]:
-    tape, end, _, _ = run(data, start, found.program, found.pc, MAX_ROWS)
-    fields = found.program.fields
+def _secret_spans(compiled: Compiled, data: bytes, start: int, reading: _Reading) -> list[tuple[int, int]]:
+    tape, end, _, _ = run(data, start, compiled.program, compiled.pc, MAX_ROWS)
+    fields = compiled.program.fields
     latest: dict[str, str | None] = {}
     spans = []
     for _, field, value, position, length in tape.tolist():
@@ -594,6 +594,6 @@ def _secret_spans(found: Compiled, data: bytes, start: int, reading: _Reading) -
 
 
 def _header_end(frame: bytes, header_version: int, direction: int) -> int:
-    found = compiled_data("RequestHeader" if direction == REQUEST else "ResponseHeader", header_version)
-    assert found is not None
-    return run(frame, 0, found.program, found.pc, MAX_ROWS)[1]
+    compiled = compiled_data("RequestHeader" if direction == REQUEST else "ResponseHeader", header_version)
+    assert compiled is not None
+    return run(frame, 0, compiled.program, compiled.pc, MAX_ROWS)[1]

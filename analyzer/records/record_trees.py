@@ -18,7 +18,7 @@ import numpy as np
 
 from analyzer.protocol import embedded
 from analyzer.protocol.budget import Budget
-from analyzer.protocol.embedded import Embedded, Record, Said
+from analyzer.protocol.embedded import Embedded, GroupFacts, Record
 from analyzer.protocol.layouts import as_buffer
 from analyzer.protocol.schema import REQUEST, TOPICS
 from analyzer.protocol.tree import REDACTED, Node, decode_request, decode_response
@@ -105,13 +105,13 @@ def openers(
     *,
     nodes: bool = True,
     budget: Budget | None = None,
-) -> dict[str, Callable[[bytes, Said], RecordSet]]:
+) -> dict[str, Callable[[bytes, GroupFacts], RecordSet]]:
     """What opens the records field of an API and direction, for `embedded.nested`. `topic_name` gives the name for a
     topic's name or id; `budget`: of all the message's fields."""
     path, topics = embedded.RECORD_FIELDS[api_key, direction]
     budget = budget or Budget()
 
-    def opener(data: bytes, said: Said) -> RecordSet:
+    def opener(data: bytes, said: GroupFacts) -> RecordSet:
         named = next((said[topic] for topic in topics if said.get(topic)), "")
         topic = CLUSTER_METADATA if named == CLUSTER_METADATA_ID else topic_name(named)
         return record_set(data, topic, nodes=nodes, budget=budget)

@@ -39,7 +39,7 @@ class CryptoPan:
     def address(self, raw: bytes) -> bytes:
         """4 or 16 bytes -> as many. The address's first bits come before the pad's others, a block for each bit."""
         bits = 8 * len(raw)
-        kept = 8 if raw[0] == _LOOPBACK and len(raw) == 4 else 0
+        prefix_bits = 8 if raw[0] == _LOOPBACK and len(raw) == 4 else 0
         value = int.from_bytes(raw, "big") << (128 - bits)
         blocks = b"".join(
             (value >> (128 - n) << (128 - n) | self._pad & (1 << (128 - n)) - 1).to_bytes(16, "big")
@@ -48,7 +48,7 @@ class CryptoPan:
         flips = 0
         for block in self._encrypt(blocks)[::16]:
             flips = flips << 1 | block >> 7
-        flips &= (1 << (bits - kept)) - 1
+        flips &= (1 << (bits - prefix_bits)) - 1
         return (int.from_bytes(raw, "big") ^ flips).to_bytes(len(raw), "big")
 
 
@@ -57,11 +57,11 @@ def parsed(text: bytes) -> bytes | None:
     if not 2 <= len(text) <= 45 or text[:1] not in b"0123456789abcdef:" or b"%" in text:
         return None
     try:
-        said = text.decode("ascii")
-        address = ipaddress.ip_address(said)
+        literal = text.decode("ascii")
+        address = ipaddress.ip_address(literal)
     except ValueError:
         return None
-    return address.packed if str(address) == said else None
+    return address.packed if str(address) == literal else None
 
 
 def written(raw: bytes) -> bytes:
@@ -101,44 +101,44 @@ class Addresses:
             return raw
         if not self._settled:
             self._settle()
-        made = self._map.get(raw)
-        if made is None:
-            made = self._pan.address(raw)
-            if made in self._taken:
-                made = self._digits(raw)
-            self._put(raw, made)
-        return made
+        clean = self._map.get(raw)
+        if clean is None:
+            clean = self._pan.address(raw)
+            if clean in self._taken:
+                clean = self._digits(raw)
+            self._put(raw, clean)
+        return clean
 
     def literal(self, text: bytes) -> bytes | None:
         """An address written in a message, as long as it was; None where a text is none."""
         raw = parsed(text)
         if raw is None:
             return None
-        made = text if self._keep else written(self.address(raw))
-        return made if len(made) == len(text) else None
+        clean = text if self._keep else written(self.address(raw))
+        return clean if len(clean) == len(text) else None
 
     def link(self, raw: bytes) -> bytes:
         """Six bytes of a link-layer address; no vendor's. Broadcast, groups and zero stay what they are."""
         if self._keep or raw in (bytes(6), b"\xff" * 6):
             return raw
-        made = bytearray(hashlib.blake2b(b"link" + raw, key=self._key, digest_size=6).digest())
-        made[0] = made[0] & 0xFC | 2 | raw[0] & 1
-        return bytes(made)
+        clean = bytearray(hashlib.blake2b(b"link" + raw, key=self._key, digest_size=6).digest())
+        clean[0] = clean[0] & 0xFC | 2 | raw[0] & 1
+        return bytes(clean)
 
-    def _put(self, raw: bytes, made: bytes) -> None:
-        self._map[raw] = made
-        self._taken.add(made)
+    def _put(self, raw: bytes, clean: bytes) -> None:
+        self._map[raw] = clean
+        self._taken.add(clean)
 
     def _settle(self) -> None:
         """Choose for all that are known: first those that need not be written."""
         self._settled = True
         later = []
         for raw in sorted((self._met | self._named) - {_LOOPBACK_6}):
-            made = self._pan.address(raw)
-            if raw in self._named and len(written(made)) != len(written(raw)):
+            clean = self._pan.address(raw)
+            if raw in self._named and len(written(clean)) != len(written(raw)):
                 later.append(raw)
             else:
-                self._put(raw, made)
+                self._put(raw, clean)
         for raw in later:
             self.bent += 1
             self._put(raw, self._digits(raw))
@@ -146,29 +146,29 @@ class Addresses:
     def _digits(self, raw: bytes) -> bytes:
         """Another address whose numbers have as many digits, depending on those before each."""
         for attempt in range(_ATTEMPTS):
-            made = self._of_four(raw, attempt) if len(raw) == 4 else self._of_sixteen(raw, attempt)
-            if made != raw and made not in self._taken and len(written(made)) == len(written(raw)):
-                return made
+            clean = self._of_four(raw, attempt) if len(raw) == 4 else self._of_sixteen(raw, attempt)
+            if clean != raw and clean not in self._taken and len(written(clean)) == len(written(raw)):
+                return clean
         return self._pan.address(raw)  # as long as that many others are taken: its texts become names
 
     def _number(self, before: bytes, number: int, attempt: int) -> int:
-        said = before + bytes([len(before), attempt & 255, attempt >> 8]) + number.to_bytes(2, "big")
-        return int.from_bytes(hashlib.blake2b(said, key=self._key, digest_size=8).digest(), "big")
+        message = before + bytes([len(before), attempt & 255, attempt >> 8]) + number.to_bytes(2, "big")
+        return int.from_bytes(hashlib.blake2b(message, key=self._key, digest_size=8).digest(), "big")
 
     def _of_four(self, raw: bytes, attempt: int) -> bytes:
-        made = bytearray()
+        clean = bytearray()
         for place, number in enumerate(raw):
             if place == 0 and number == _LOOPBACK:
-                made.append(number)
+                clean.append(number)
                 continue
             low, high = ((0, 9), (10, 99), (100, 255))[len(str(number)) - 1]
             # Only the last number pays for a second attempt: what stands before it is shared.
             drawn = self._number(raw[:place], number, attempt if place == 3 or attempt > 300 else 0)
-            made.append(low + drawn % (high - low + 1))
-        return bytes(made)
+            clean.append(low + drawn % (high - low + 1))
+        return bytes(clean)
 
     def _of_sixteen(self, raw: bytes, attempt: int) -> bytes:
-        made = bytearray()
+        clean = bytearray()
         for place in range(0, 16, 2):
             number = int.from_bytes(raw[place : place + 2], "big")
             if number:
@@ -176,5 +176,5 @@ class Addresses:
                 low, high = (1 if digits == 1 else 16 ** (digits - 1)), 16**digits - 1
                 drawn = self._number(raw[:place], number, attempt)
                 number = low + drawn % (high - low + 1)
-            made += number.to_bytes(2, "big")
-        return bytes(made)
+            clean += number.to_bytes(2, "big")
+        return bytes(clean)

@@ -37,8 +37,8 @@ def scrub(options: ScrubOptions) -> int:
     if not available():
         raise UsageError("scrub needs the package cryptography, which is not installed", "pip install 'kwire[tls]'")
     keep = frozenset(part for text in options.keep for part in text.split(",") if part)
-    for one in sorted(keep - KEEPABLE.keys()):
-        raise UsageError(f"--keep: there is no {one!r}", f"there are {', '.join(KEEPABLE)}")
+    for name in sorted(keep - KEEPABLE.keys()):
+        raise UsageError(f"--keep: there is no {name!r}", f"there are {', '.join(KEEPABLE)}")
     key, notes = _key(options.key)
     announce_compilation()
     if options.out == "-":
@@ -47,20 +47,20 @@ def scrub(options: ScrubOptions) -> int:
         raise UsageError(f"-o {options.out}: is a folder", "name a file, as clean.pcapng")
     with _stored(options.capture, output_file.folder_for(options.out)) as path:
         point = capture_points([path])[0]
-        if rewrite.same_file(options.out, [os.path.join(point.folder, one) for one in point.paths]):
+        if rewrite.same_file(options.out, [os.path.join(point.folder, name) for name in point.paths]):
             raise UsageError(f"-o {options.out}: is the capture itself", "name another file")
         bar = (lambda _: None) if not sys.stderr.isatty() else _say
         report = rewrite.scrub(point, options.out, rewrite.Task(key, keep, tuple(options.port), options.dry_run), bar)
     for note in [*notes, *report.notes]:
         sys.stderr.write(f"note: {printable(note)}\n")
-    said = sys.stderr if output_file.is_stream(options.out) else sys.stdout  # that may be where the capture went
+    stream = sys.stderr if output_file.is_stream(options.out) else sys.stdout  # that may be where the capture went
     if options.json:
-        json.dump(report.json(), said, indent=1)
-        said.write("\n")
+        json.dump(report.json(), stream, indent=1)
+        stream.write("\n")
     else:
         head = "would be" if options.dry_run else "is"
-        said.write(f"{printable(options.out)} {head} a clean capture\n")
-        said.writelines(f"  {line}\n" for line in report.lines())
+        stream.write(f"{printable(options.out)} {head} a clean capture\n")
+        stream.writelines(f"  {line}\n" for line in report.lines())
     return 0
 
 
@@ -70,20 +70,20 @@ def _say(stage: str) -> None:
 
 
 def _key(path: str | None) -> tuple[bytes | None, list[str]]:
-    """What pseudonyms come from, and what the user should know of the file."""
+    """Return the key of the pseudonyms, and what the user should know of its file."""
     if path is None:
         return None, []
     try:
         with open(path, "rb") as file:
-            said = file.read(_MOST_KEY + 1)
+            key = file.read(_MOST_KEY + 1)
             mode = os.fstat(file.fileno()).st_mode
     except OSError as failure:
         raise UsageError(
             f"--key {path}: cannot be read: {failure.strerror}", "a key is any file: head -c 32 /dev/urandom > FILE"
         ) from None
-    if not _LEAST_KEY <= len(said) <= _MOST_KEY:
+    if not _LEAST_KEY <= len(key) <= _MOST_KEY:
         raise UsageError(
-            f"--key {path}: has {len(said):,} bytes",
+            f"--key {path}: has {len(key):,} bytes",
             f"a key has {_LEAST_KEY} to 1,048,576: head -c 32 /dev/urandom > FILE",
         )
     import hashlib
@@ -91,7 +91,7 @@ def _key(path: str | None) -> tuple[bytes | None, list[str]]:
     notes = []
     if stat.S_ISREG(mode) and mode & 0o044:
         notes.append(f"{path}: others may read this key, and undo what it did to short names: chmod 600 it")
-    return hashlib.blake2b(said, digest_size=32).digest(), notes
+    return hashlib.blake2b(key, digest_size=32).digest(), notes
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ from analyzer.scrub.message_spans import (
     record_parts,
 )
 from analyzer.scrub.pseudonyms import Pseudonyms, is_public
-from analyzer.scrub.records import Kept, Records
+from analyzer.scrub.records import KeepOptions, Records
 from analyzer.scrub.scrub_summary import Report
 from analyzer.scrub.spans import END, KIND, START, CapturedMessages, SpanRows
 
@@ -49,7 +49,7 @@ class Content:
         self.addresses = Addresses(key, "addresses" in keep)
         self.pseudonyms = Pseudonyms(key, self.addresses, "names" in keep, "ids" in keep)
         self.records = Records(
-            self.pseudonyms, self._nested, Kept("keys" in keep, "values" in keep, "headers" in keep), self.report
+            self.pseudonyms, self._nested, KeepOptions("keys" in keep, "values" in keep, "headers" in keep), self.report
         )
         self._keep = keep
         self._texts: set[bytes] = set()
@@ -78,15 +78,15 @@ class Content:
 
     def clean(self, data: bytes, parts: Sequence[Sequence[int]], topics: Sequence[str]) -> bytes:
         """A message made anew: its bytes, its rows of `SpanRows`, and what topics are called."""
-        return self._made(
+        return self._rewrite(
             data, ((start, end, kind, topics[topic] if kind == RECORDS else "") for start, end, kind, topic in parts)
         )
 
     def _nested(self, data: bytes, opened: Embedded | None) -> bytes:
         """A key or value of an internal topic's record."""
-        return self._made(data, record_parts(data, opened))
+        return self._rewrite(data, record_parts(data, opened))
 
-    def _made(self, data: bytes, parts: Iterable[tuple[int, int, int, str]]) -> bytes:
+    def _rewrite(self, data: bytes, parts: Iterable[tuple[int, int, int, str]]) -> bytes:
         out = bytearray(data)
         for start, end, kind, topic in parts:
             if kind == KEEP:

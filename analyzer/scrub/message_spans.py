@@ -1,4 +1,4 @@
-"""What the bytes of one message are: which are a name, an id, a secret, content, or no more than a number.
+"""Classify the bytes of one message: a name, an id, a secret, content, or no more than a number.
 
 In: a frame, and what was asked where it is an answer. Out: `Part`s, in order and apart, which say what to do with
 their bytes. This is the careful way, by a tree of each message; most messages go the quick one (`spans`), which says
@@ -48,14 +48,14 @@ class Part(NamedTuple):
 
 
 @dataclass(slots=True)
-class Asked:
-    """What answers are about: by connection and correlation id, the requests whose answers need them."""
+class PendingRequests:
+    """Requests whose answers need them, by connection and correlation id."""
 
     groups: embedded.Groups
     _waiting: dict[tuple[int, int], tuple[Body | None, tuple[int, int] | None]]
 
     @classmethod
-    def nothing(cls) -> Asked:
+    def nothing(cls) -> PendingRequests:
         return cls(embedded.Groups(), {})
 
     def put(self, connection: int, request: tree.Decoded, frame: bytes) -> None:
@@ -86,12 +86,12 @@ class MessageReader:
     topic id, as far as messages have said so."""
 
     def __init__(self) -> None:
-        self._asked = Asked.nothing()
+        self._asked = PendingRequests.nothing()
         self.topics: dict[str, str] = {}
 
-    def topic(self, said: str) -> str:
-        """What the topic of RECORDS is called, as far as that is known."""
-        return CLUSTER_METADATA if said == CLUSTER_METADATA_ID else self.topics.get(said, said)
+    def topic(self, topic: str) -> str:
+        """Return the name of the topic of RECORDS, as far as it is known."""
+        return CLUSTER_METADATA if topic == CLUSTER_METADATA_ID else self.topics.get(topic, topic)
 
     def parts(self, frame: Frame) -> list[Part]:
         """Of one message, all of it."""
@@ -109,8 +109,8 @@ class MessageReader:
             return _opaque(frame)
         walk = _Walk(body, self.topics)
         walk.all(embedded.in_message(decoded, about, group)[0])
-        found = [part._replace(start=part.start + 4, end=part.end + 4) for part in walk.parts]
-        every = _whole([Part(0, _LENGTH_BYTES, KEEP), *found], data[:_LENGTH_BYTES] + body)
+        shifted = [part._replace(start=part.start + 4, end=part.end + 4) for part in walk.parts]
+        every = _whole([Part(0, _LENGTH_BYTES, KEEP), *shifted], data[:_LENGTH_BYTES] + body)
         end = len(data)
         return [
             part if part.end <= end else part._replace(end=end, kind=CUT if part.kind in TEXTS else part.kind)
@@ -118,7 +118,7 @@ class MessageReader:
             if part.start < end
         ]
 
-    def _decoded(self, frame: Frame, body: bytes) -> tuple[tree.Decoded, Body | None, embedded.Said]:
+    def _decoded(self, frame: Frame, body: bytes) -> tuple[tree.Decoded, Body | None, embedded.GroupFacts]:
         """The message, the request that it answers, and what is known of its group."""
         groups = self._asked.groups
         if frame.request:
@@ -139,15 +139,15 @@ class MessageReader:
 def _opaque(frame: Frame) -> list[Part]:
     """Of what nobody can read the length stays, and of an answer its correlation id; of a request what says which API
     of which version it is, where it may be one."""
-    kept = 8
+    head = 8
     if frame.request:
-        kept = 12 if frame.api_key != NULL and 0 <= frame.version <= _MOST_VERSION else 4
-    kept = min(kept, len(frame.data))
-    return [Part(0, kept, KEEP), Part(kept, len(frame.data), UNKNOWN)]
+        head = 12 if frame.api_key != NULL and 0 <= frame.version <= _MOST_VERSION else 4
+    head = min(head, len(frame.data))
+    return [Part(0, head, KEEP), Part(head, len(frame.data), UNKNOWN)]
 
 
 def record_parts(data: bytes, opened: embedded.Embedded | None) -> list[Part]:
-    """The same of a record's key or value that has a format of its own; all CONTENT where it is not understood."""
+    """Classify the bytes of a record's key or value; all are CONTENT if its format is not understood."""
     if opened is None or opened.reason is not None:
         return [Part(0, len(data), CONTENT)]
     walk = _Walk(data, {})
@@ -155,11 +155,11 @@ def record_parts(data: bytes, opened: embedded.Embedded | None) -> list[Part]:
     return _whole(walk.parts, data)
 
 
-def _whole(found: list[Part], data: bytes) -> list[Part]:
+def _whole(covered: list[Part], data: bytes) -> list[Part]:
     """The parts with UNKNOWN where there is none; empty sections of tags, which have no node, stay."""
     out: list[Part] = []
     at = 0
-    for part in [*found, Part(len(data), len(data), KEEP)]:
+    for part in [*covered, Part(len(data), len(data), KEEP)]:
         if part.start > at:
             empty = part.start - at <= _MOST_EMPTY and not any(data[at : part.start])
             out.append(Part(at, part.start, KEEP if empty else UNKNOWN))
@@ -179,13 +179,13 @@ class _Walk:
         self.parts: list[Part] = []
 
     def all(self, nodes: tuple[Node, ...], tagged: bool = False) -> None:
-        said: dict[str, str] = {}
+        names: dict[str, str] = {}
         for node in nodes:
             self._node(node, tagged)
             if node.name in NAMING_FIELDS and isinstance(node.value, str):
-                said["topicId" if node.name == "topicId" else "name"] = node.value
-        if len(said) == 2:
-            self._topics[said["topicId"]] = said["name"]
+                names["topicId" if node.name == "topicId" else "name"] = node.value
+        if len(names) == 2:
+            self._topics[names["topicId"]] = names["name"]
 
     def _put(self, start: int, end: int, kind: int, topic: str = "") -> None:
         if end > start:

@@ -125,9 +125,9 @@ class Packets:
         elif link in (PPI, PKTAP):  # names of interfaces and programs
             size_at = start if link == PKTAP else start + 2
             size = int.from_bytes(data[size_at : start + 4], "little")
-            kept = 12 if link == PKTAP else 8
-            out[start : start + kept] = data[start : start + kept]
-            inner = int.from_bytes(data[start + kept - 4 : start + kept], "little")
+            head = 12 if link == PKTAP else 8
+            out[start : start + head] = data[start : start + head]
+            inner = int.from_bytes(data[start + head - 4 : start + head], "little")
             self._link(data, out, start + size, end, inner)
         else:
             self._plain(data, out, start, end)
@@ -153,7 +153,7 @@ class Packets:
 
     @staticmethod
     def _tunnel(data: bytes, out: bytearray, start: int, end: int, protocol: int) -> None:
-        """What is between an IP header and the frame that it carries, but for options, keys and checksums."""
+        """Clean the bytes between an IP header and the frame that it carries: options, keys and checksums go."""
         if protocol == UDP:  # and VXLAN, or GENEVE, whose options may hold anything; no checksum is none (RFC 768)
             out[start : start + 6] = data[start : start + 6]
             out[start + 8 : start + 16] = data[start + 8 : start + 16]
@@ -197,8 +197,8 @@ class Packets:
             return  # left to the card
         right = checksum(data[ip:end]) == 0
         out[ip + 10 : ip + 12] = b"\0\0"
-        made = checksum(bytes(out[ip:end]))
-        out[ip + 10 : ip + 12] = (made if right else made ^ 0x55).to_bytes(2, "big")
+        total = checksum(bytes(out[ip:end]))
+        out[ip + 10 : ip + 12] = (total if right else total ^ 0x55).to_bytes(2, "big")
 
     # -- TCP -----------------------------------------------------------------------------------------------------------
 
@@ -221,20 +221,20 @@ class Packets:
             out[begin:end] = payload(data[begin:end])
         place = slice(ip + 12, ip + 20) if version == 4 else slice(ip + 8, ip + 40)
         size = end - at
-        was, now = (checksum(bytes(one[place]) + b"\0\6") ^ 0xFFFF for one in (data, out))  # pseudo-headers
+        was, now = (checksum(bytes(side[place]) + b"\0\6") ^ 0xFFFF for side in (data, out))  # pseudo-headers
         field = int.from_bytes(data[at + 16 : at + 18], "big")
         if field == 0:
             return  # left to the card, as the next two are, which begin the sum
         if (was - field) % 0xFFFF == 0:
-            made = now
+            total = now
         elif (was + size - field) % 0xFFFF == 0:
-            made = (now + size) % 0xFFFF
+            total = (now + size) % 0xFFFF
         else:
             behind = size.to_bytes(4, "big") + b"\0\0\0\6"
             right = not whole or checksum(data[place] + behind + data[at:end]) == 0
-            made = checksum(bytes(out[place]) + behind + bytes(out[at:end]))
-            made = made if right else made ^ 0x55
-        out[at + 16 : at + 18] = made.to_bytes(2, "big")
+            total = checksum(bytes(out[place]) + behind + bytes(out[at:end]))
+            total = total if right else total ^ 0x55
+        out[at + 16 : at + 18] = total.to_bytes(2, "big")
 
 
 def _options(data: bytes, out: bytearray, at: int, end: int) -> None:
@@ -259,9 +259,9 @@ def _options(data: bytes, out: bytearray, at: int, end: int) -> None:
 
 def _padding(size: int) -> bytes:
     """Options of IPv6 that are nothing but so many bytes."""
-    made = b""
+    padding = b""
     while size:
         part = min(size, 255)
-        made += b"\0" if part == 1 else bytes([1, part - 2]) + bytes(part - 2)
+        padding += b"\0" if part == 1 else bytes([1, part - 2]) + bytes(part - 2)
         size -= part
-    return made
+    return padding

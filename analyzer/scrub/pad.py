@@ -44,15 +44,15 @@ _WINDOW_LEAST: Final = 10  # a window descriptor's smallest exponent
 def fitted(codec: int, content: bytes, size: int, before: bytes) -> tuple[bytes | None, int]:
     """(bytes, how many they are too few). The first is None where the content cannot be made to fill `size` bytes; the
     second is negative where it needs more. `before`: what was there (its first bytes tell which form of snappy)."""
-    made, left = _FIT[codec](content, size, before)
-    return (made if made is None or _opens(codec, made, content) else None), left
+    packed, left = _FIT[codec](content, size, before)
+    return (packed if packed is None or _opens(codec, packed, content) else None), left
 
 
-def _opens(codec: int, made: bytes, content: bytes) -> bool:
+def _opens(codec: int, packed: bytes, content: bytes) -> bool:
     """Whether it is read as what it should be: one library wants four bytes behind a literal's tag, say."""
     scratch = Scratch()
     try:
-        return decompress(codec, memoryview(made), len(content), scratch) == len(content) and (
+        return decompress(codec, memoryview(packed), len(content), scratch) == len(content) and (
             scratch.data[: len(content)].tobytes() == content
         )
     except (Broken, Bomb):
@@ -137,7 +137,7 @@ def _cost(sequence: _Sequence) -> int:
 
 
 def _sequences(block: bytes) -> list[_Sequence]:
-    found = []
+    sequences = []
     at = 0
     while at < len(block):
         token = block[at]
@@ -145,12 +145,12 @@ def _sequences(block: bytes) -> list[_Sequence]:
         literals, at = _length(block, at, token >> 4)
         at += literals
         if at >= len(block):
-            found.append((literals, 0, 0))
+            sequences.append((literals, 0, 0))
             break
         offset = int.from_bytes(block[at : at + 2], "little")
         match, at = _length(block, at + 2, token & 15)
-        found.append((literals, match + 4, offset))
-    return found
+        sequences.append((literals, match + 4, offset))
+    return sequences
 
 
 def _length(block: bytes, at: int, four: int) -> tuple[int, int]:
@@ -169,7 +169,7 @@ def _lz4_grown(content: bytes, block: bytes, size: int) -> bytes | None:
     """The block in exactly `size` bytes: the first bytes of matches become literals, a match's offset stays right."""
     sequences = _sequences(block)
     left = size - sum(map(_cost, sequences))
-    order = sorted((i for i, one in enumerate(sequences) if one[1]), key=lambda i: -sequences[i][1])
+    order = sorted((i for i, sequence in enumerate(sequences) if sequence[1]), key=lambda i: -sequences[i][1])
     for i in order:
         literals, match, offset = sequences[i]
         was = _cost(sequences[i])
@@ -180,10 +180,10 @@ def _lz4_grown(content: bytes, block: bytes, size: int) -> bytes | None:
                 low = middle
             else:
                 high = middle - 1
-        for taken in range(low, max(low - 4, -1), -1):
-            changed = (literals + taken, match - taken, offset)
+        for count in range(low, max(low - 4, -1), -1):
+            changed = (literals + count, match - count, offset)
             rest = left - (_cost(changed) - was)
-            if rest >= 0 and (rest == 0 or taken == low):
+            if rest >= 0 and (rest == 0 or count == low):
                 sequences[i] = changed
                 left = rest
                 break
@@ -230,7 +230,7 @@ def _snappy(content: bytes, size: int, before: bytes) -> tuple[bytes | None, int
             left -= len(grown) - len(block)
             blocks[i] = grown
         if left == 0:
-            return _XERIAL + b"".join(len(one).to_bytes(4, "big") + one for one in blocks), short
+            return _XERIAL + b"".join(len(block).to_bytes(4, "big") + block for block in blocks), short
     return None, short
 
 
@@ -245,21 +245,21 @@ def _snappy_elements(block: bytes) -> tuple[bytes, list[_Element]]:
         at += 1
     at += 1
     head, place = block[:at], 0
-    found: list[_Element] = []
+    elements: list[_Element] = []
     while at < len(block):
         tag = block[at]
         kind = tag & 3
         if kind == 0:
             more = max((tag >> 2) - 59, 0)
             length = (int.from_bytes(block[at + 1 : at + 1 + more], "little") if more else tag >> 2) + 1
-            found.append((b"", length, place))
+            elements.append((b"", length, place))
             at += 1 + more + length
         else:
             length = (tag >> 2 & 7) + 4 if kind == 1 else (tag >> 2) + 1
-            found.append((block[at : at + (2, 3, 5)[kind - 1]], length, place))
+            elements.append((block[at : at + (2, 3, 5)[kind - 1]], length, place))
             at += (2, 3, 5)[kind - 1]
         place += length
-    return head, found
+    return head, elements
 
 
 def _snappy_more(length: int) -> int:
@@ -309,14 +309,14 @@ def _snappy_literal(content: bytes, grown: int) -> bytes:
         if 5 + rest >= size - len(out):
             more = size - len(out) - 1 - rest
             if more >= _snappy_more(rest):
-                return bytes(out) + _snappy_said(content, more)
+                return bytes(out) + _snappy_sized(content, more)
         # One byte with as many bytes of length as leave the others enough.
         left = size - len(out) - (1 + _snappy_more(rest - 1) + rest - 1)
-        out += _snappy_said(content[:1], min(4, left - 2))
+        out += _snappy_sized(content[:1], min(4, left - 2))
         content = content[1:]
 
 
-def _snappy_said(content: bytes, more: int) -> bytes:
+def _snappy_sized(content: bytes, more: int) -> bytes:
     if not more:
         return bytes([(len(content) - 1) << 2]) + content
     return bytes([(59 + more) << 2]) + (len(content) - 1).to_bytes(more, "little") + content

@@ -1,4 +1,4 @@
-"""What stands before Kafka's first byte, without whom it names.
+"""Clean what stands before Kafka's first byte of the names in it.
 
 In: the first bytes of a direction, up to its first message. Out: as many bytes, read as the same kind of prefix: a
 PROXY line or header, SOCKS5, HTTP CONNECT (`captures.prefixes`); none where they are none of these. Rule:
@@ -41,10 +41,10 @@ def client(data: bytes, pseudonyms: Pseudonyms, addresses: Addresses) -> tuple[i
     data = data[:size]
     if kind == PROXY_LINE:
         words = data[:-2].split(b" ")
-        made = [pseudonyms.text(word) if parsed(word) is not None else b"x" * len(word) for word in words[2:4]]
+        clean = [pseudonyms.text(word) if parsed(word) is not None else b"x" * len(word) for word in words[2:4]]
         ports = [word if word.isdigit() and len(word) <= 5 else b"x" * len(word) for word in words[4:]]
         family = words[1] if words[1] in (b"TCP4", b"TCP6", b"UNKNOWN") else b"x" * len(words[1])
-        return kind, b" ".join([b"PROXY", family, *made, *ports]) + data[-2:]
+        return kind, b" ".join([b"PROXY", family, *clean, *ports]) + data[-2:]
     if kind == PROXY_BINARY:
         width = {1: 4, 2: 16}.get(data[13] >> 4, 0)
         made_head = bytearray(data[:_V2_HEAD] + bytes(size - _V2_HEAD))
@@ -67,17 +67,17 @@ def client(data: bytes, pseudonyms: Pseudonyms, addresses: Addresses) -> tuple[i
 
 
 def broker(data: bytes, kind: int) -> bytes:
-    """What the other side answers to a prefix of this kind (empty: nothing)."""
+    """Clean the other side's answer to a prefix of this kind (empty: there is none)."""
     size = int(broker_prefix(np.frombuffer(bytearray(data), np.uint8), 0, len(data), kind)) if data else 0
     if size <= 0:
         return b""
     data = data[:size]
     if kind == CONNECT:
-        kept = 12 if re.match(rb"HTTP/1\.[01] \d{3}", data) else 8
-        return data[:kept] + _NOT_A_LINE_END.sub(b"x", data[kept:])
+        head = 12 if re.match(rb"HTTP/1\.[01] \d{3}", data) else 8
+        return data[:head] + _NOT_A_LINE_END.sub(b"x", data[head:])
     at = 2 + (2 if data[1] == 2 else 0)
-    made = bytearray(data[: at + 4])  # version, method, [login's answer], version, reply, reserved, type
-    return bytes(made + _address_blank(data[at + 3], data[at + 4 :]))
+    clean = bytearray(data[: at + 4])  # version, method, [login's answer], version, reply, reserved, type
+    return bytes(clean + _address_blank(data[at + 3], data[at + 4 :]))
 
 
 def _address_blank(kind: int, data: bytes) -> bytes:
@@ -86,26 +86,26 @@ def _address_blank(kind: int, data: bytes) -> bytes:
 
 
 def _socks(data: bytes, at: int, pseudonyms: Pseudonyms, addresses: Addresses) -> bytes:
-    made = bytearray(len(data))
+    clean = bytearray(len(data))
     methods = data[1]
-    made[: 2 + methods] = data[: 2 + methods]
+    clean[: 2 + methods] = data[: 2 + methods]
     place = 2 + methods
     if data[place] == 1:  # a name and a password: their lengths
-        made[place : place + 2] = data[place : place + 2]
+        clean[place : place + 2] = data[place : place + 2]
         place += 2 + data[place + 1]
-        made[place] = data[place]
-    made[at - 3 : at + 1] = data[at - 3 : at + 1]
+        clean[place] = data[place]
+    clean[at - 3 : at + 1] = data[at - 3 : at + 1]
     if data[at] == 3:
-        made[at + 1] = data[at + 1]
-        made[at + 2 : -2] = pseudonyms.text(data[at + 2 : -2])
+        clean[at + 1] = data[at + 1]
+        clean[at + 2 : -2] = pseudonyms.text(data[at + 2 : -2])
     else:
-        made[at + 1 : -2] = addresses.address(data[at + 1 : -2])
-    made[-2:] = data[-2:]
-    return bytes(made)
+        clean[at + 1 : -2] = addresses.address(data[at + 1 : -2])
+    clean[-2:] = data[-2:]
+    return bytes(clean)
 
 
 def _client(data: bytes) -> tuple[int, int, int, int]:
     if not data:
         return NO_PREFIX, 0, 0, 0
-    found = client_prefix(np.frombuffer(bytearray(data), np.uint8), 0, len(data))
-    return int(found[0]), int(found[1]), int(found[2]), int(found[3])
+    prefix = client_prefix(np.frombuffer(bytearray(data), np.uint8), 0, len(data))
+    return int(prefix[0]), int(prefix[1]), int(prefix[2]), int(prefix[3])

@@ -61,7 +61,7 @@ def is_public(text: bytes, field: str = "") -> bool:
 
 
 class Pseudonyms:
-    """What stands for what. `shared`: texts that had to take a pseudonym that others have."""
+    """Pseudonyms of texts and ids. `shared`: texts that had to take a pseudonym that others have."""
 
     def __init__(self, key: bytes, addresses: Addresses, keep_names: bool = False, keep_ids: bool = False) -> None:
         self._key = hashlib.blake2b(b"names", key=key, digest_size=32).digest()
@@ -89,13 +89,13 @@ class Pseudonyms:
         """A string of a message."""
         if is_public(text, field):
             return text
-        made = self._map.get(text)
-        if made is None:
-            made = self._literal(text)
-            if made is None:
-                made = text if self._keep_names else self._name(text)
-            self._map[text] = made
-        return made
+        pseudonym = self._map.get(text)
+        if pseudonym is None:
+            pseudonym = self._literal(text)
+            if pseudonym is None:
+                pseudonym = text if self._keep_names else self._name(text)
+            self._map[text] = pseudonym
+        return pseudonym
 
     def identifier(self, raw: bytes) -> bytes:
         """A uuid: a topic's, a directory's, a member's. Kafka's own (Uuid.isReserved: the first hundred) stay."""
@@ -114,8 +114,8 @@ class Pseudonyms:
     def _literal(self, text: bytes) -> bytes | None:
         """An address, as it is (`10.0.0.9`) or behind a slash, as Java prints one."""
         if text[:1] == b"/":
-            made = self._addresses.literal(text[1:])
-            return None if made is None else b"/" + made
+            pseudonym = self._addresses.literal(text[1:])
+            return None if pseudonym is None else b"/" + pseudonym
         return self._addresses.literal(text)
 
     def _name(self, text: bytes) -> bytes:
@@ -123,21 +123,26 @@ class Pseudonyms:
         if member is not None:  # a client's id and a uuid (GroupMetadataManager.java)
             other = hashlib.blake2b(member[2], key=self._key, digest_size=16).hexdigest().encode()
             groups = other[:8], other[8:12], other[12:16], other[16:20], other[20:]
-            made = b"-".join((self.text(member[1]), *groups))
-            if not self._tells(made):
-                return made
+            pseudonym = b"-".join((self.text(member[1]), *groups))
+            if not self._tells(pseudonym):
+                return pseudonym
         if len(text) == 22 and (raw := _uuid(text)) is not None:
-            made = base64.urlsafe_b64encode(hashlib.blake2b(raw, key=self._key, digest_size=16).digest())[:22]
-            if not self._tells(made):
-                return made
-        made = b""
+            pseudonym = base64.urlsafe_b64encode(hashlib.blake2b(raw, key=self._key, digest_size=16).digest())[:22]
+            if not self._tells(pseudonym):
+                return pseudonym
+        pseudonym = b""
         for attempt in range(_ATTEMPTS):
-            made = self._drawn(text, attempt)
-            if made not in self._taken and made != text and made not in PUBLIC and not self._tells(made):
-                self._taken.add(made)
-                return made
+            pseudonym = self._drawn(text, attempt)
+            if (
+                pseudonym not in self._taken
+                and pseudonym != text
+                and pseudonym not in PUBLIC
+                and not self._tells(pseudonym)
+            ):
+                self._taken.add(pseudonym)
+                return pseudonym
         self.shared += 1
-        return made
+        return pseudonym
 
     def _drawn(self, text: bytes, attempt: int) -> bytes:
         drawn = hashlib.shake_128(self._key + attempt.to_bytes(2, "big") + text).digest(len(text))
@@ -145,13 +150,13 @@ class Pseudonyms:
             return bytes([_DIGITS[1 + drawn[0] % 9]]) + bytes(_DIGITS[byte % 10] for byte in drawn[1:])
         return bytes([_LETTERS[drawn[0] % len(_LETTERS)]]) + drawn[1:].translate(_FOLDED)
 
-    def _tells(self, made: bytes) -> bool:
+    def _tells(self, pseudonym: bytes) -> bool:
         """Whether a pseudonym has a text of the capture in it."""
         return any(
-            made[at : at + length] in self.known
+            pseudonym[at : at + length] in self.known
             for length in self._lengths
-            if length <= len(made)
-            for at in range(len(made) - length + 1)
+            if length <= len(pseudonym)
+            for at in range(len(pseudonym) - length + 1)
         )
 
 

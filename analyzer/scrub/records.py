@@ -42,8 +42,8 @@ _SHARES: Final = (1.0, 0.96, 0.9, 0.8, 0.6, 0.4, 0.2, 0.1)
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """What of records stays."""
+class KeepOptions:
+    """Parts of records that stay."""
 
     keys: bool = False
     values: bool = False
@@ -71,10 +71,10 @@ class _Place:
 class Records:
     """Scrubs record sets. `report`: where it counts them."""
 
-    def __init__(self, pseudonyms: Pseudonyms, nested: Nested, kept: Kept, report: Report) -> None:
+    def __init__(self, pseudonyms: Pseudonyms, nested: Nested, keep: KeepOptions, report: Report) -> None:
         self._pseudonyms = pseudonyms
         self._nested = nested
-        self._kept = kept
+        self._kept = keep
         self._opener = r.Opener()
         self._limits = b.Limits()
         self.report = report
@@ -84,10 +84,10 @@ class Records:
         if self._kept.all:
             return data
         heap = np.frombuffer(bytearray(data), np.uint8)
-        found = b.batches(heap, np.zeros(1, np.int64), np.full(1, len(data), np.int64))
-        checksums.check(found.table, heap)
+        batches = b.batches(heap, np.zeros(1, np.int64), np.full(1, len(data), np.int64))
+        checksums.check(batches.table, heap)
         out = bytearray(self._pseudonyms.noise(len(data)))
-        for row in found.table.T.tolist():
+        for row in batches.table.T.tolist():
             start, end = row[b.B_AT], row[b.B_AT] + row[b.B_LENGTH]
             out[start:end] = self._entry(data[start:end], row, topic, depth)
         return bytes(out)
@@ -98,32 +98,32 @@ class Records:
         if row[b.B_STATE] != b.WHOLE:
             return self._broken(data, row)
         if row[b.B_MAGIC] == 2:
-            made = bytearray(data[: b.HEADER_V2] + self._inside(data[b.HEADER_V2 :], data[: b.HEADER_V2], row, topic))
-            crc = crc32c_library.crc32c(bytes(made[b.CRC_FROM_V2 :]))
-            struct.pack_into(">I", made, 17, crc if right else crc ^ 1)
+            clean = bytearray(data[: b.HEADER_V2] + self._inside(data[b.HEADER_V2 :], data[: b.HEADER_V2], row, topic))
+            crc = crc32c_library.crc32c(bytes(clean[b.CRC_FROM_V2 :]))
+            struct.pack_into(">I", clean, 17, crc if right else crc ^ 1)
         else:
-            made = bytearray(self._filled(data, list(self._old(data, 0, len(data), topic, depth)), len(data)))
+            clean = bytearray(self._filled(data, list(self._old(data, 0, len(data), topic, depth)), len(data)))
             self.report.records += row[b.B_ATTRIBUTES] & b.CODEC_MASK == b.NONE
-            crc = zlib.crc32(made[b.CRC_FROM_OLD :])
-            struct.pack_into(">I", made, 12, crc if right else crc ^ 1)
-        return bytes(made)
+            crc = zlib.crc32(clean[b.CRC_FROM_OLD :])
+            struct.pack_into(">I", clean, 12, crc if right else crc ^ 1)
+        return bytes(clean)
 
     def _broken(self, data: bytes, row: list[int]) -> bytes:
         """Not a whole batch: what of its header is there, but for the checksum, which would tell of the content."""
         self.report.broken_batches += 1
-        kept = min(len(data), b.HEADER_V2 if row[b.B_MAGIC] == 2 else _HEADER_OLD + 8 * (row[b.B_MAGIC] == 1))
+        head = min(len(data), b.HEADER_V2 if row[b.B_MAGIC] == 2 else _HEADER_OLD + 8 * (row[b.B_MAGIC] == 1))
         if row[b.B_STATE] == b.BROKEN:
-            kept = min(kept, _HEADER_OLD - 1)
-        made = bytearray(data[:kept] + self._pseudonyms.noise(len(data) - kept))
+            head = min(head, _HEADER_OLD - 1)
+        clean = bytearray(data[:head] + self._pseudonyms.noise(len(data) - head))
         at = 17 if row[b.B_MAGIC] == 2 else 12
-        for place in range(at, min(at + 4, kept)):
-            made[place] = 0
-        return bytes(made)
+        for place in range(at, min(at + 4, head)):
+            clean[place] = 0
+        return bytes(clean)
 
     # -- magic 2 -------------------------------------------------------------------------------------------------------
 
     def _inside(self, data: bytes, header: bytes, row: list[int], topic: str) -> bytes:
-        """What is behind the header of a batch of magic 2."""
+        """Cleans what is behind the header of a batch of magic 2."""
         codec = row[b.B_ATTRIBUTES] & b.CODEC_MASK
         plain = data if codec == b.NONE else self._opened(codec, data)
         if plain is None:
@@ -147,7 +147,7 @@ class Records:
         return scratch.data[:size].tobytes()
 
     def _places(self, header: bytes, plain: bytes, row: list[int], topic: str) -> list[_Place] | None:
-        """What of decompressed records is content, in order; None where not all of them can be read."""
+        """Finds the content in decompressed records, in order; None if not all of them can be read."""
         bits = row[b.B_ATTRIBUTES] & ~b.CODEC_MASK
         alone = bytearray(header + plain)
         struct.pack_into(">i", alone, 8, len(alone) - b.ENTRY_HEADER)
@@ -155,20 +155,20 @@ class Records:
         heap = np.frombuffer(alone, np.uint8)
         batch = b.batches(heap, np.zeros(1, np.int64), np.full(1, len(alone), np.int64))
         data = bytes(alone)
-        found: list[_Place] = []
+        contents: list[_Place] = []
         for piece in self._opener.open(batch):
             table = piece.table
             headers = np.zeros((5, int(table[r.R_HEADERS].sum())), np.int64)
             r.headers_of(*piece.heaps, table[r.R_HEAP], table[r.R_HEADERS_AT], table[r.R_HEADERS], headers)
             rows = iter(headers[1:].T.tolist())
             for record in table.T.tolist():
-                found += self._record(data, record, topic)
+                contents += self._record(data, record, topic)
                 for _ in range(record[r.R_HEADERS]):
-                    found += self._header(data, *next(rows))
+                    contents += self._header(data, *next(rows))
             self.report.records += table.shape[1]
         if len(batch) != 1 or batch.table[b.B_STATE, 0] != b.WHOLE or batch.table[b.B_REASON, 0] != b.REASON_NONE:
             return None
-        return [_Place(one.start - b.HEADER_V2, one.end - b.HEADER_V2, one.new) for one in found]
+        return [_Place(content.start - b.HEADER_V2, content.end - b.HEADER_V2, content.new) for content in contents]
 
     def _record(self, data: bytes, record: list[int], topic: str) -> Iterator[_Place]:
         key_at, key_length, value_at, value_length = record[r.R_KEY_AT : r.R_VALUE_LENGTH + 1]
@@ -205,18 +205,18 @@ class Records:
     def _filled(self, plain: bytes, places: list[_Place], budget: int, keyed: bool = True) -> bytes:
         """The records with their content replaced: noise as long as the budget lasts, zeros then. `keyed` False: keys
         and names are zeros too."""
-        made = bytearray(plain)
+        clean = bytearray(plain)
         for place in places:
             size = place.end - place.start
             if place.new is not None:
-                made[place.start : place.end] = place.new if keyed else bytes(size)
+                clean[place.start : place.end] = place.new if keyed else bytes(size)
                 continue
             noisy = min(size, budget)
             budget -= noisy
             # Depending on where it stands: what repeats would be compressed away, and the budget with it.
             about = place.start.to_bytes(4, "big") if budget or noisy else b""
-            made[place.start : place.end] = self._pseudonyms.noise(noisy, about) + bytes(size - noisy)
-        return bytes(made)
+            clean[place.start : place.end] = self._pseudonyms.noise(noisy, about) + bytes(size - noisy)
+        return bytes(clean)
 
     def _packed(
         self, codec: int, plain: bytes, places: list[_Place], data: bytes, finish: Callable[[bytes], bytes] = bytes
@@ -224,10 +224,10 @@ class Records:
         """Compressed again to as many bytes; `finish`: what follows from the content is put right."""
         size = len(data)
         for keyed in (True, False):
-            made, left = fitted(codec, finish(self._filled(plain, places, 0, keyed)), size, data)
+            packed, left = fitted(codec, finish(self._filled(plain, places, 0, keyed)), size, data)
             if left < 0:
-                if made is not None:
-                    return made
+                if packed is not None:
+                    return packed
                 continue
             # What is left is filled with noise, nearly: as real content would do it.
             tried = [int(left * share * 1.1) for share in _SHARES] if left > 64 else []
@@ -235,15 +235,15 @@ class Records:
                 again, _ = fitted(codec, finish(self._filled(plain, places, budget, keyed)), size, data)
                 if again is not None:
                     return again
-            if made is not None:
-                return made
+            if packed is not None:
+                return packed
         self.report.lost_batches += 1
         return self._pseudonyms.noise(size)
 
     # -- magic 0 and 1 -------------------------------------------------------------------------------------------------
 
     def _old(self, data: bytes, start: int, stop: int, topic: str, depth: int) -> Iterator[_Place]:
-        """What of the message of old in data[start:stop] is content."""
+        """Finds the content in the message of the old format in data[start:stop]."""
         key_at = start + _HEADER_OLD + 8 * (data[start + 16] == 1) + 4
         key_end = key_at + max(int.from_bytes(data[key_at - 4 : key_at], "big", signed=True), 0)
         value_at = key_end + 4
@@ -291,13 +291,13 @@ class Records:
             places.append(_Place(at, len(plain), None))
         self.report.records += len(sums)
         self.report.compressed_batches += 1
-        return self._packed(codec, plain, places, value, lambda made: _summed(made, sums))
+        return self._packed(codec, plain, places, value, lambda messages: _summed(messages, sums))
 
 
 def _summed(messages: bytes, sums: list[tuple[int, int, bool]]) -> bytes:
     """A message set with its checksums: start and end of each message, and whether its checksum was right."""
-    made = bytearray(messages)
+    clean = bytearray(messages)
     for start, stop, right in sums:
-        crc = zlib.crc32(made[start + 16 : stop])
-        struct.pack_into(">I", made, start + 12, crc if right else crc ^ 1)
-    return bytes(made)
+        crc = zlib.crc32(clean[start + 16 : stop])
+        struct.pack_into(">I", clean, start + 12, crc if right else crc ^ 1)
+    return bytes(clean)

@@ -23,7 +23,7 @@ from analyzer.scrub import prefixes
 from analyzer.scrub.content import Content
 from analyzer.scrub.packets import Packets
 from analyzer.scrub.scrub_summary import Report
-from analyzer.scrub.streams import UNPLACED, FirstPass, Place, Said
+from analyzer.scrub.streams import UNPLACED, CapturedBytes, FirstPass, Place
 from analyzer.scrub.verification import leaks
 from captures import dissect as d
 from captures.files import CapturePoint
@@ -41,7 +41,7 @@ _APIS: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is asked for: `key` (None: a new one that nobody keeps), `keep` of `content.KEEPABLE`, `ports` that are
+    """Options of a scrub: `key` (None: a new one that nobody keeps), `keep` of `content.KEEPABLE`, `ports` that are
     Kafka."""
 
     key: bytes | None = None
@@ -63,18 +63,18 @@ def scrub(point: CapturePoint, out: str, task: Task, progress: Progress = lambda
         progress("reading")
         first = FirstPass(point, folder, task.ports, content.learn)
         try:
-            said = first.run()
+            captured = first.run()
             report.notes = [note for note in first.reader.notes if "comment" not in note]
             report.secrets_blocks = len(first.reader.secrets)
-            _messages(said, content, report, progress)
+            _messages(captured, content, report, progress)
             for high, low in first.addresses:
                 content.addresses.meet(_packed(high, low))
-            _others(said, content, report)
+            _others(captured, content, report)
             progress("writing")
             handle, path = tempfile.mkstemp(prefix=".kwire-scrub-", dir=folder)  # mode 0600
             try:
                 with os.fdopen(handle, "wb", buffering=1 << 20) as file:
-                    _write(point, said, content, Growing(file), report)
+                    _write(point, captured, content, Growing(file), report)
                 progress("checking")
                 _check(path, folder, content, task, report)
                 if not task.dry:
@@ -83,7 +83,7 @@ def scrub(point: CapturePoint, out: str, task: Task, progress: Progress = lambda
                 if os.path.exists(path):
                     os.unlink(path)
         finally:
-            first.said.end()
+            first.captured.end()
     except OSError as failure:
         if failure.filename is not None and not str(failure.filename).startswith(folder):
             raise
@@ -101,89 +101,94 @@ def _packed(high: int, low: int) -> bytes:
     return (high << 64 | low).to_bytes(16, "big")
 
 
-def _messages(said: Said, content: Content, report: Report, progress: Progress) -> None:
+def _messages(captured: CapturedBytes, content: Content, report: Report, progress: Progress) -> None:
     """All messages made anew."""
-    for number, places in _placed(said).items():
-        for text in prefixes.named(b"".join(said.original(*span) for span in _prefix(said, number, places))):
+    for number, places in _placed(captured).items():
+        for text in prefixes.named(b"".join(captured.original(*span) for span in _prefix(captured, number, places))):
             content.learn_text(text)
     content.settle()
     progress("replacing")
-    for i, place in enumerate(said.messages):
-        said.write(place, content.clean(said.bytes_of(place), said.parts_of(i), said.topics))
-    report.messages = len(said.messages)
+    for i, place in enumerate(captured.messages):
+        captured.write(place, content.clean(captured.bytes_of(place), captured.parts_of(i), captured.topics))
+    report.messages = len(captured.messages)
     report.names, report.shared_names = content.pseudonyms.names, content.pseudonyms.shared
 
 
 # --- what is no message -----------------------------------------------------------------------------------------------
 
 
-def _placed(said: Said) -> dict[int, list[Place]]:
+def _placed(captured: CapturedBytes) -> dict[int, list[Place]]:
     """The messages of each direction, in order."""
-    found: dict[int, list[Place]] = {}
-    for place in said.messages:
-        found.setdefault(place.direction, []).append(place)
-    return found
+    by_direction: dict[int, list[Place]] = {}
+    for place in captured.messages:
+        by_direction.setdefault(place.direction, []).append(place)
+    return by_direction
 
 
-def _prefix(said: Said, number: int, places: list[Place]) -> list[tuple[int, int]]:
+def _prefix(captured: CapturedBytes, number: int, places: list[Place]) -> list[tuple[int, int]]:
     """Where the bytes before a direction's first message lie, as far as a prefix may have them."""
-    start = said.directions[number].pos[0]
-    return said.run(number, start, min(said.begins(places[0]), start + _PREFIX_LARGEST))
+    start = captured.directions[number].pos[0]
+    return captured.run(number, start, min(captured.begins(places[0]), start + _PREFIX_LARGEST))
 
 
-def _others(said: Said, content: Content, report: Report) -> None:
-    """What is kept of bytes that are no messages: what stands before the first, without names; lengths, where something
-    is known to have one: of frames that are no messages (tokens of SASL), of the one at a direction's end, of TLS."""
-    placed = _placed(said)
+def _others(captured: CapturedBytes, content: Content, report: Report) -> None:
+    """Writes what stays of bytes that are no messages: what stands before the first, without names; lengths, where
+    something is known to have one: of frames that are no messages (tokens of SASL), of the one at a direction's end, of
+    TLS."""
+    placed = _placed(captured)
     kinds: dict[int, int] = {}
     for number in sorted(placed, key=lambda number: not placed[number][0].request):
         places = placed[number]
-        begun = said.directions[number].pos[0]
-        spans = _prefix(said, number, places)
-        data = b"".join(said.original(*span) for span in spans)
+        begun = captured.directions[number].pos[0]
+        spans = _prefix(captured, number, places)
+        data = b"".join(captured.original(*span) for span in spans)
         if places[0].request:
-            kinds[number >> 1], made = prefixes.client(data, content.pseudonyms, content.addresses)
+            kinds[number >> 1], clean = prefixes.client(data, content.pseudonyms, content.addresses)
         else:
-            made = prefixes.broker(data, kinds.get(number >> 1, 0))
-        said.write_run(spans, made)
-        cursor = begun + len(made)
+            clean = prefixes.broker(data, kinds.get(number >> 1, 0))
+        captured.write_run(spans, clean)
+        cursor = begun + len(clean)
         for place in places:
-            _frames(said, number, cursor, said.begins(place), places[0])
-            cursor = said.begins(place) + place.size
-        _frames(said, number, cursor, said.directions[number].next, places[-1])
+            _frames(captured, number, cursor, captured.begins(place), places[0])
+            cursor = captured.begins(place) + place.size
+        _frames(captured, number, cursor, captured.directions[number].next, places[-1])
     tls = set()
-    for number, one in said.directions.items():
-        report.other_bytes += sum(one.length) - sum(place.size for place in placed.get(number, ()))
-        if number not in placed and one.pos and begins_tls(said.original(one.at[0], min(one.length[0], 6))):
+    for number, stream in captured.directions.items():
+        report.other_bytes += sum(stream.length) - sum(place.size for place in placed.get(number, ()))
+        if (
+            number not in placed
+            and stream.pos
+            and begins_tls(captured.original(stream.at[0], min(stream.length[0], 6)))
+        ):
             tls.add(number >> 1)
     for connection in tls:
         for number in (2 * connection, 2 * connection + 1):
-            if number in said.directions and number not in placed:
-                _tls(said, number)
+            if number in captured.directions and number not in placed:
+                _tls(captured, number)
     report.tls_connections = len(tls)
 
 
-def _frames(said: Said, number: int, start: int, stop: int, near: Place) -> None:
+def _frames(captured: CapturedBytes, number: int, start: int, stop: int, near: Place) -> None:
     """Frames that are no messages, one behind the other from `start` on: they keep their lengths if the last one ends
     at `stop`, where a message begins, or reaches beyond what is there. `near`: a message of this direction."""
-    spans = said.run(number, start, stop)
+    spans = captured.run(number, start, stop)
     have = sum(size for _, size in spans)
     lengths: list[tuple[int, int]] = []
     at = 0
     while have - at >= 4:
-        size = int.from_bytes(_bytes_at(said, spans, at, 4), "big")
+        size = int.from_bytes(_bytes_at(captured, spans, at, 4), "big")
         if size > _FRAME_LARGEST:
             return
         lengths.append((at, 4 + size))
         at += 4 + size
-    if at != have and not (at > have and (start + have == said.directions[number].next or start + have < stop)):
+    if at != have and not (at > have and (start + have == captured.directions[number].next or start + have < stop)):
         return
     for at, size in lengths:
-        kept = 4
+        head = 4
         if at + size > have and near.api_key != NULL:  # never whole: what it would have been is known
-            kept = _head(_bytes_at(said, spans, at, 12), near.request)
-        made = _bytes_at(said, spans, at, kept) + b"\xff" * (min(size, have - at) - kept)
-        _write_in(said, spans, at, made)
+            head = _head(_bytes_at(captured, spans, at, 12), near.request)
+        clean = _bytes_at(captured, spans, at, head) + b"\xff" * (min(size, have - at) - head)
+        _write_in(captured, spans, at, clean)
 
 
 def _head(head: bytes, request: bool) -> int:
@@ -196,12 +201,12 @@ def _head(head: bytes, request: bool) -> int:
     return min(12, len(head)) if key < _APIS and version < _APIS // 2 else 4
 
 
-def _bytes_at(said: Said, spans: list[tuple[int, int]], at: int, size: int) -> bytes:
+def _bytes_at(captured: CapturedBytes, spans: list[tuple[int, int]], at: int, size: int) -> bytes:
     """Bytes of a run, as far as there are any."""
     out = b""
     for place, length in spans:
         if at < length and size > 0:
-            piece = said.original(place + at, min(size, length - at))
+            piece = captured.original(place + at, min(size, length - at))
             out += piece
             size -= len(piece)
             at = 0
@@ -210,24 +215,24 @@ def _bytes_at(said: Said, spans: list[tuple[int, int]], at: int, size: int) -> b
     return out
 
 
-def _write_in(said: Said, spans: list[tuple[int, int]], at: int, data: bytes) -> None:
+def _write_in(captured: CapturedBytes, spans: list[tuple[int, int]], at: int, data: bytes) -> None:
     """Write into a run."""
     for place, length in spans:
         if at < length and data:
-            said.write_at(place + at, data[: length - at])
+            captured.write_at(place + at, data[: length - at])
             data, at = data[length - at :], 0
         else:
             at = max(at - length, 0)
 
 
-def _tls(said: Said, number: int) -> None:
+def _tls(captured: CapturedBytes, number: int) -> None:
     """Headers of TLS records stay (type, version, length), and of the first the type of its message: so it is seen
     what it was. Where a record's header was lost, everything behind it is zeros."""
     rest: int | None = 0  # bytes of the record at hand that are still to come
     head = b""
     expected: int | None = None
     begun = True
-    for pos, data, at in said.stream(number):
+    for pos, data, at in captured.stream(number):
         if rest is None:
             return
         if expected is not None and pos != expected:
@@ -241,7 +246,7 @@ def _tls(said: Said, number: int) -> None:
             if rest:
                 step = min(rest, len(data) - place)
                 if begun:
-                    said.write_at(at + place, data[place : place + 1] if data[place] in (1, 2) else b"\0")
+                    captured.write_at(at + place, data[place : place + 1] if data[place] in (1, 2) else b"\0")
                     begun = False
                 rest -= step
                 place += step
@@ -250,7 +255,7 @@ def _tls(said: Said, number: int) -> None:
             head += data[place : place + take]
             if not (20 <= head[0] <= 24 and head[1:2] in (b"", b"\3") and head[2:3] <= b"\4"):
                 return
-            said.write_at(at + place, data[place : place + take])
+            captured.write_at(at + place, data[place : place + take])
             place += take
             if len(head) == _TLS_HEADER:
                 rest = int.from_bytes(head[3:], "big")
@@ -262,7 +267,7 @@ def _tls(said: Said, number: int) -> None:
 # --- packets ----------------------------------------------------------------------------------------------------------
 
 
-def _write(point: CapturePoint, said: Said, content: Content, file: Growing, report: Report) -> None:
+def _write(point: CapturePoint, captured: CapturedBytes, content: Content, file: Growing, report: Report) -> None:
     """Every packet again."""
     packets = Packets(content.addresses)
     dissector = d.Dissector(point)
@@ -277,18 +282,18 @@ def _write(point: CapturePoint, said: Said, content: Content, file: Growing, rep
                 about = batch.interfaces[row[d.INTERFACE]]
                 numbers[key] = file.interface(int(about[LINK]), int(about[SNAPLEN]))
             data = bytes(buffer[row[d.AT] : row[d.AT] + row[d.CAPTURED]])
-            while at < len(said.packet_number) and (
-                (said.packet_file[at], said.packet_number[at]) < (batch.file, row[d.ORDINAL])
+            while at < len(captured.packet_number) and (
+                (captured.packet_file[at], captured.packet_number[at]) < (batch.file, row[d.ORDINAL])
             ):
                 at += 1
             direction, pos = UNPLACED, UNPLACED
-            if at < len(said.packet_number) and (
-                (said.packet_file[at], said.packet_number[at]) == (batch.file, row[d.ORDINAL])
+            if at < len(captured.packet_number) and (
+                (captured.packet_file[at], captured.packet_number[at]) == (batch.file, row[d.ORDINAL])
             ):
-                direction, pos = said.packet_direction[at], said.packet_pos[at]
+                direction, pos = captured.packet_direction[at], captured.packet_pos[at]
             _count(row[d.KIND], report)
-            made = packets.clean(data, row, functools.partial(said.payload, direction, pos))
-            file.packet(Record(row[d.TIME_NS], made, row[d.ORIGINAL], numbers[key]))
+            clean = packets.clean(data, row, functools.partial(captured.payload, direction, pos))
+            file.packet(Record(row[d.TIME_NS], clean, row[d.ORIGINAL], numbers[key]))
             last_ns = row[d.TIME_NS]
             report.packets += 1
     report.skipped_blocks = dissector.skipped
@@ -309,14 +314,14 @@ def _check(path: str, folder: str, content: Content, task: Task, report: Report)
     texts = content.pseudonyms.known
     if "addresses" in task.keep:
         texts = {text for text in texts if content.addresses.literal(text.removeprefix(b"/")) is None}
-    kept = bool(task.keep & {"keys", "values", "headers"})
-    found = list(leaks(CapturePoint("clean", (path,)), folder, texts, task.ports, not kept))
+    records_kept = bool(task.keep & {"keys", "values", "headers"})
+    leaked = list(leaks(CapturePoint("clean", (path,)), folder, texts, task.ports, not records_kept))
     report.texts_checked = len(texts)
-    if found:
-        first = found[0]
+    if leaked:
+        first = leaked[0]
         raise UsageError(
             f"the result is not clean: a text of {first.size} bytes of the original stands {first.where}"
-            + (f" ({len(found):,} such places)" if len(found) > 1 else "")
+            + (f" ({len(leaked):,} such places)" if len(leaked) > 1 else "")
             + ", so nothing was written",
             "short texts may stand there by chance: try again, or with another --key; else this is a defect: tell us",
         )
@@ -324,7 +329,7 @@ def _check(path: str, folder: str, content: Content, task: Task, report: Report)
 
 def same_file(first: str, others: Sequence[str]) -> bool:
     """Whether a path is one of some files."""
-    return any(os.path.exists(one) and os.path.exists(first) and os.path.samefile(first, one) for one in others)
+    return any(os.path.exists(other) and os.path.exists(first) and os.path.samefile(first, other) for other in others)
 
 
 __all__ = ["Report", "Task", "same_file", "scrub"]

@@ -1,4 +1,4 @@
-"""What scrubbing did, in numbers.
+"""Summarise a scrub in numbers.
 
 In: counts, from all who scrub. Out: lines for people, JSON for programs.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(slots=True)
 class Report:
-    """What was done, counted by those who do it. `lines` for people, `json` for programs."""
+    """Counts of what a scrub did. `lines` for people, `json` for programs."""
 
     packets: int = 0
     messages: int = 0
@@ -42,24 +42,24 @@ class Report:
     def lines(self) -> list[str]:
         """One line a matter."""
 
-        def said(count: int, what: str, plural: str = "") -> str:
+        def counted(count: int, what: str, plural: str = "") -> str:
             return f"{count:,} {what if count == 1 else plural or what + 's'}"
 
         out = [
-            f"{said(self.packets, 'packet')}, {said(self.messages, 'message')}: sizes and times as they were",
-            f"replaced: {said(self.names, 'name')}, addresses, and the content of {said(self.records, 'record')} "
-            f"in {said(self.batches, 'batch', 'batches')} ({self.compressed_batches:,} compressed again)",
+            f"{counted(self.packets, 'packet')}, {counted(self.messages, 'message')}: sizes and times as they were",
+            f"replaced: {counted(self.names, 'name')}, addresses, and the content of {counted(self.records, 'record')} "
+            f"in {counted(self.batches, 'batch', 'batches')} ({self.compressed_batches:,} compressed again)",
         ]
         if self.bent_addresses:
             out.append(
-                f"{said(self.bent_addresses, 'address', 'addresses')} named in messages kept the length as text, "
+                f"{counted(self.bent_addresses, 'address', 'addresses')} named in messages kept the length as text, "
                 "so not the prefix that they share with others"
             )
         if self.shared_names:
-            out.append(f"{said(self.shared_names, 'name')} of a few bytes had to share a pseudonym with others")
+            out.append(f"{counted(self.shared_names, 'name')} of a few bytes had to share a pseudonym with others")
         if self.lost_batches:
             out.append(
-                f"{said(self.lost_batches, 'compressed batch', 'compressed batches')} became noise: "
+                f"{counted(self.lost_batches, 'compressed batch', 'compressed batches')} became noise: "
                 "they cannot be decompressed, or would not fit"
             )
         blanked = {
@@ -68,17 +68,17 @@ class Report:
             "bytes of formats of their own": self.opaque_bytes,
             "bytes that are no message": self.other_bytes,
         }
-        told = ", ".join(f"{count:,} {what}" for what, count in blanked.items() if count)
-        out += [f"blanked: {told}"] if told else []
+        counts = ", ".join(f"{count:,} {what}" for what, count in blanked.items() if count)
+        out += [f"blanked: {counts}"] if counts else []
         left = {
             "TLS connections": self.tls_connections,
             "packets that are not TCP": self.not_tcp_packets,
             "IP fragments": self.fragments,
         }
-        told = ", ".join(f"{count:,} {what}" for what, count in left.items() if count)
-        out += [f"zeros but for their headers: {told}"] if told else []
+        counts = ", ".join(f"{count:,} {what}" for what, count in left.items() if count)
+        out += [f"zeros but for their headers: {counts}"] if counts else []
         if self.secrets_blocks or self.skipped_blocks:
             left_out = f"{self.secrets_blocks} blocks of TLS keys, {self.skipped_blocks} broken packet blocks"
             out.append(f"left out: {left_out}")
-        out.append(f"checked: none of {said(self.texts_checked, 'text')} of 4 bytes or more is in it")
+        out.append(f"checked: none of {counted(self.texts_checked, 'text')} of 4 bytes or more is in it")
         return out

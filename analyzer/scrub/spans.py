@@ -1,4 +1,4 @@
-"""What the bytes of many messages are, as rows of numbers: most of them in one pass of the kernel that decodes.
+"""Classify the bytes of many messages, most of them by one projection of all messages.
 
 In: a window's messages. Out: `SpanRows`: of each what is not a `KEEP`. Rules: `messages` says what is what, and does it
 itself wherever a message is not plain: cut off, not all of it decoded, with formats of their own inside, with secrets
@@ -90,8 +90,8 @@ class SpanRows(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Tables:
-    """What fields are, by field id: `kinds`; `saying`: they say a topic; `naming`: which struct's topic they name, with
-    its id beside it, or -1. `odd` bool[2, APIs]: messages for which all that is not enough."""
+    """Properties of fields, by field id: `kinds`; `saying`: they say a topic; `naming`: which struct's topic they name,
+    with its id beside it, or -1. `odd` bool[2, APIs]: messages for which all that is not enough."""
 
     kinds: np.ndarray
     saying: np.ndarray
@@ -133,11 +133,11 @@ def _tables() -> _Tables:
 def _known_tags(api_key: int, version: int, direction: int) -> dict[int, frozenset[int]]:
     """The tags that a layout knows, by the field id of its sections' entries."""
     loaded = program.load()
-    found: dict[int, frozenset[int]] = {}
+    tags: dict[int, frozenset[int]] = {}
 
     def walk(fields: tuple[Field, ...], prefix: str) -> None:
         known = frozenset(item.tag for item in fields if item.tag is not None)
-        found[loaded.field_id(api_key, direction, prefix + "_tags[]")] = known
+        tags[loaded.field_id(api_key, direction, prefix + "_tags[]")] = known
         for item in fields:
             if item.fields:
                 walk(item.fields, item.path + ".")
@@ -145,7 +145,7 @@ def _known_tags(api_key: int, version: int, direction: int) -> dict[int, frozens
     layout = schema.layout(api_key, version, direction)
     if layout is not None:
         walk(layout.fields, "")
-    return found
+    return tags
 
 
 class SpanReader:
@@ -236,7 +236,8 @@ def _columns(captured: CapturedMessages) -> tuple[Messages, np.ndarray]:
     for i in range(_LENGTH_BYTES):
         head = head << 8 | captured.heap[at[which] + i]
     plain[which] = (head == size[which] - _LENGTH_BYTES) & ~odd[direction[which], key[which]]
-    return Messages(captured.heap, at + _LENGTH_BYTES, at + size, key, captured.version, direction), plain
+    messages = Messages.from_columns(captured.heap, at + _LENGTH_BYTES, at + size, key, captured.version, direction)
+    return messages, plain
 
 
 def _text(rows: FieldRows, row: int, captured: CapturedMessages) -> str:

@@ -88,8 +88,9 @@ class Place:
         return self.direction >> 1
 
 
-class Said:
-    """What was said, and where. `bytes_of` and `write` after `close`, which ends the first pass."""
+class CapturedBytes:
+    """Bytes of all directions and the messages in them. `bytes_of` and `write` after `close`, which ends the first
+    pass."""
 
     def __init__(self, folder: str) -> None:
         self._files = [tempfile.TemporaryFile(dir=folder) for _ in range(3)]  # noqa: SIM115  (until `end`)
@@ -116,7 +117,7 @@ class Said:
         return os.pread(self._files[0].fileno(), size, at)
 
     def keep_parts(self, parts: SpanRows) -> None:
-        """What the bytes of the next messages are."""
+        """Store the spans of the next messages."""
         self._files[2].write(parts.rows.tobytes())
         self._parts_begin.frombytes((parts.begins[1:] + self._parts_begin[-1]).astype(np.int64).tobytes())
 
@@ -134,40 +135,40 @@ class Said:
     def end(self) -> None:
         """Give the files back."""
         self._parts = np.zeros((0, COLUMNS), np.int32)
-        for one in self._maps:
-            one.close()
+        for mapped in self._maps:
+            mapped.close()
         for file in self._files:
             file.close()
 
     def find(self, direction: int, data: bytes) -> tuple[int, int] | None:
         """Where a message begins in a direction, behind those that were found before; the search ends behind it."""
-        one = self.directions.get(direction)
-        if one is None:
+        stream = self.directions.get(direction)
+        if stream is None:
             return None
         wanted = len(data)
         while True:
-            got, starts = self._ahead(one, wanted)
-            found = got.find(data)
-            if found >= 0:
+            got, starts = self._ahead(stream, wanted)
+            offset_found = got.find(data)
+            if offset_found >= 0:
                 break
             if len(got) < wanted:
                 return None
             wanted = max(2 * wanted, _SOUGHT_BYTES)
-        at = bisect_right(starts, found) - 1
-        segment, offset = one.segment + at, found - starts[at] + (one.offset if at == 0 else 0)
-        last = bisect_right(starts, found + len(data) - 1) - 1
-        end = found + len(data) - starts[last] + (one.offset if last == 0 else 0)
-        one.segment, one.offset = one.segment + last, end
+        at = bisect_right(starts, offset_found) - 1
+        segment, offset = stream.segment + at, offset_found - starts[at] + (stream.offset if at == 0 else 0)
+        last = bisect_right(starts, offset_found + len(data) - 1) - 1
+        end = offset_found + len(data) - starts[last] + (stream.offset if last == 0 else 0)
+        stream.segment, stream.offset = stream.segment + last, end
         return segment, offset
 
-    def _ahead(self, one: Direction, wanted: int) -> tuple[bytes, list[int]]:
+    def _ahead(self, stream: Direction, wanted: int) -> tuple[bytes, list[int]]:
         """At least so many bytes, as far as there are, from where the search stands; where each segment begins."""
         out, starts = bytearray(), []
-        skip = one.offset
-        for i in range(one.segment, len(one.pos)):
+        skip = stream.offset
+        for i in range(stream.segment, len(stream.pos)):
             starts.append(len(out))
-            take = min(one.length[i] - skip, max(wanted - len(out), 0))
-            out += self.original(one.at[i] + skip, take)
+            take = min(stream.length[i] - skip, max(wanted - len(out), 0))
+            out += self.original(stream.at[i] + skip, take)
             skip = 0
             if len(out) >= wanted:
                 break
@@ -176,18 +177,18 @@ class Said:
     # -- second pass ---------------------------------------------------------------------------------------------------
 
     def parts_of(self, message: int) -> list[list[int]]:
-        """What the bytes of a message are, by its number in `messages`: rows of `spans.SpanRows`."""
+        """Return the spans of a message, by its number in `messages`: rows of `spans.SpanRows`."""
         rows: list[list[int]] = self._parts[self._parts_begin[message] : self._parts_begin[message + 1]].tolist()
         return rows
 
     def spans(self, place: Place) -> Iterator[tuple[int, int]]:
         """Where a message lies in the files: (at, size), piece by piece."""
-        one = self.directions[place.direction]
+        stream = self.directions[place.direction]
         segment, offset, left = place.segment, place.offset, place.size
         while left:
-            take = min(left, one.length[segment] - offset)
+            take = min(left, stream.length[segment] - offset)
             if take:
-                yield one.at[segment] + offset, take
+                yield stream.at[segment] + offset, take
             left -= take
             segment, offset = segment + 1, 0
 
@@ -211,21 +212,21 @@ class Said:
 
     def run(self, direction: int, start: int, stop: int) -> list[tuple[int, int]]:
         """Where the bytes from position `start` on lie, up to `stop` or the first hole: (at, size), piece by piece."""
-        one = self.directions[direction]
-        found = []
-        i = max(bisect_right(one.pos, start) - 1, 0)
-        while i < len(one.pos) and start < stop and one.pos[i] <= start < one.pos[i] + one.length[i]:
-            size = min(stop, one.pos[i] + one.length[i]) - start
-            found.append((one.at[i] + start - one.pos[i], size))
+        stream = self.directions[direction]
+        spans = []
+        i = max(bisect_right(stream.pos, start) - 1, 0)
+        while i < len(stream.pos) and start < stop and stream.pos[i] <= start < stream.pos[i] + stream.length[i]:
+            size = min(stop, stream.pos[i] + stream.length[i]) - start
+            spans.append((stream.at[i] + start - stream.pos[i], size))
             start += size
             i += 1
-        return found
+        return spans
 
     def stream(self, direction: int) -> Iterator[tuple[int, bytes, int]]:
         """A direction's runs of bytes without a hole: position, bytes as they were, where they lie in the files. (A
         run's segments need not lie together; each is one.)"""
-        one = self.directions[direction]
-        for pos, length, at in zip(one.pos, one.length, one.at, strict=True):
+        stream = self.directions[direction]
+        for pos, length, at in zip(stream.pos, stream.length, stream.at, strict=True):
             yield pos, self._maps[0][at : at + length], at
 
     def everything(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -233,25 +234,25 @@ class Said:
         there. Stretches overlap by as much as a text may have."""
         for at in range(0, self._size, _STRETCH):
             end = min(at + _STRETCH + _OVERLAP, self._size)
-            was, now = (np.frombuffer(one, np.uint8, end - at, at).copy() for one in self._maps)
+            was, now = (np.frombuffer(source, np.uint8, end - at, at).copy() for source in self._maps)
             yield was, now
 
     def write_at(self, at: int, data: bytes) -> None:
         self._maps[1][at : at + len(data)] = data
 
     def payload(self, direction: int, pos: int, data: bytes) -> bytes:
-        """What a packet's payload becomes, by where it stands: zeros where nothing was delivered. A byte that differs
+        """Return the clean payload of a packet, by its position: zeros where nothing was delivered. A byte that differs
         from the one delivered differs afterwards."""
         out = bytearray(len(data))
-        one = self.directions.get(direction)
-        if one is None or pos == UNPLACED:
+        stream = self.directions.get(direction)
+        if stream is None or pos == UNPLACED:
             return bytes(out)
         end = pos + len(data)
-        i = max(bisect_right(one.pos, pos) - 1, 0)
-        while i < len(one.pos) and one.pos[i] < end:
-            start, stop = max(pos, one.pos[i]), min(end, one.pos[i] + one.length[i])
+        i = max(bisect_right(stream.pos, pos) - 1, 0)
+        while i < len(stream.pos) and stream.pos[i] < end:
+            start, stop = max(pos, stream.pos[i]), min(end, stream.pos[i] + stream.length[i])
             if start < stop:
-                at = one.at[i] + start - one.pos[i]
+                at = stream.at[i] + start - stream.pos[i]
                 size = stop - start
                 clean = self._maps[1][at : at + size]
                 was, here = self._maps[0][at : at + size], data[start - pos : stop - pos]
@@ -277,7 +278,7 @@ class FirstPass:
         self._spans = SpanReader()
         self._learn = learn
         self.reader = Reader(point)
-        self.said = Said(folder)
+        self.captured = CapturedBytes(folder)
         self._flows = Flows()
         self._streams = Streams()
         largest = FRAME_LIMIT // _LARGEST_SHARE
@@ -285,14 +286,14 @@ class FirstPass:
         self._base = 0
         self.addresses: set[tuple[int, int]] = set()
 
-    def run(self) -> Said:
+    def run(self) -> CapturedBytes:
         """Read it all."""
         for packets in self.reader:
             self._window(packets, self._flows.assign(packets))
             packets.release()
         self._window(no_packets(), self._flows.all_end(), final=True)
-        self.said.close(self._spans.topic_names())
-        return self.said
+        self.captured.close(self._spans.topic_names())
+        return self.captured
 
     def _window(self, packets: Packets, assigned: Assigned, final: bool = False) -> None:
         slots = self._flows.slots
@@ -304,14 +305,14 @@ class FirstPass:
         columns = packets.columns
         for high, low in ((columns.src_hi, columns.src_lo), (columns.dst_hi, columns.dst_lo)):
             both = np.unique(np.stack([high, low], axis=1), axis=0)
-            self.addresses.update((int(one[0]), int(one[1])) for one in both)
+            self.addresses.update((int(address[0]), int(address[1])) for address in both)
         if len(ended.slots):
             self._flows.recycle(ended.slots)
         self._base += len(packets)
 
     def _place_packets(self, packets: Packets, assigned: Assigned) -> None:
         """Each packet's direction and position, as the numbers that its connection has reached tell."""
-        said, columns = self.said, packets.columns
+        captured, columns = self.captured, packets.columns
         if not len(packets):
             return
         slot = assigned.slot.astype(np.int64)
@@ -322,10 +323,10 @@ class FirstPass:
         delta = (columns.seq - reference) & 0xFFFFFFFF
         delta -= (delta >= 1 << 31) * (1 << 32)
         direction = 2 * self._flows.serials(np.where(slot >= 0, slot, 0)) + assigned.side
-        said.packet_file.frombytes(np.ascontiguousarray(columns.file, np.int32).tobytes())
-        said.packet_number.frombytes(columns.number.tobytes())
-        said.packet_direction.frombytes(np.where(slot >= 0, direction, UNPLACED).astype(np.int64).tobytes())
-        said.packet_pos.frombytes(np.where(known, reference + delta, UNPLACED).astype(np.int64).tobytes())
+        captured.packet_file.frombytes(np.ascontiguousarray(columns.file, np.int32).tobytes())
+        captured.packet_number.frombytes(columns.number.tobytes())
+        captured.packet_direction.frombytes(np.where(slot >= 0, direction, UNPLACED).astype(np.int64).tobytes())
+        captured.packet_pos.frombytes(np.where(known, reference + delta, UNPLACED).astype(np.int64).tobytes())
 
     def _take(self, segments: Segments, packets: Packets) -> None:
         """Keep what was delivered."""
@@ -337,29 +338,29 @@ class FirstPass:
         for i in np.flatnonzero(np.isin(rows[:, SEG_KIND], (DATA, GAP, SNAPLEN))).tolist():
             row = rows[i]
             number = 2 * int(born[i]) + int(keys[i] & 1)
-            one = self.said.directions.get(number)
-            if one is None:
-                one = self.said.directions[number] = Direction()
+            stream = self.captured.directions.get(number)
+            if stream is None:
+                stream = self.captured.directions[number] = Direction()
             length = int(row[SEG_LENGTH])
-            if one.next == UNPLACED:
-                one.next = self._begins(segments, i, packets)
+            if stream.next == UNPLACED:
+                stream.next = self._begins(segments, i, packets)
             if row[SEG_KIND] == DATA:
                 at = int(row[SEG_AT])
                 data = segments.sources[int(row[SEG_SOURCE])][at : at + length].tobytes()
-                one.add(one.next, length, self.said.keep(data))
-            one.next += length
+                stream.add(stream.next, length, self.captured.keep(data))
+            stream.next += length
 
     def _begins(self, segments: Segments, i: int, packets: Packets) -> int:
         """Position of a direction's first row: as the next row whose packet is at hand tells, else by where the
         direction stands behind all of this window's rows."""
         rows = segments.rows[i:]
-        mine = rows[rows[:, SEG_KEY] == segments.rows[i, SEG_KEY]]
+        of_direction = rows[rows[:, SEG_KEY] == segments.rows[i, SEG_KEY]]
         before = 0
         finished = 0
-        for row in mine.tolist():
+        for row in of_direction.tolist():
             if row[SEG_KIND] == DATA and row[SEG_SOURCE] == 0:
                 index = row[SEG_PACKET_INDEX] - self._base
-                pos = self.said.packet_pos[row[SEG_PACKET_INDEX]]
+                pos = self.captured.packet_pos[row[SEG_PACKET_INDEX]]
                 return int(pos + row[SEG_AT] - packets.columns.payload_at[index] - before)
             if row[SEG_KIND] in (DATA, GAP, SNAPLEN):
                 before += row[SEG_LENGTH]
@@ -374,17 +375,17 @@ class FirstPass:
         direction = 2 * born + np.where(request, rows[:, s.MSG_CLIENT], 1 - rows[:, s.MSG_CLIENT])
         at, size = rows[:, s.MSG_AT], rows[:, s.MSG_LENGTH]
         every = CapturedMessages(heap, at, size, born, request, rows[:, s.MSG_API_KEY], rows[:, s.MSG_API_VERSION])
-        found = np.zeros(len(rows), np.bool_)
+        located = np.zeros(len(rows), np.bool_)
         for i, (number, begin, length) in enumerate(zip(direction.tolist(), at.tolist(), size.tolist(), strict=True)):
-            place = self.said.find(number, heap[begin : begin + length].tobytes())
+            place = self.captured.find(number, heap[begin : begin + length].tobytes())
             if place is None:
-                self.said.unfound += 1
+                self.captured.unfound += 1
                 continue
-            found[i] = True
-            self.said.messages.append(
+            located[i] = True
+            self.captured.messages.append(
                 Place(number, *place, length, bool(request[i]), int(every.api_key[i]), int(every.version[i]))
             )
-        batch = CapturedMessages(heap, *(column[found] for column in every[1:]))
+        batch = CapturedMessages(heap, *(column[located] for column in every[1:]))
         parts = self._spans.read(batch)
-        self.said.keep_parts(parts)
+        self.captured.keep_parts(parts)
         self._learn(batch, parts)

@@ -1,4 +1,4 @@
-"""What was written, read again: does anything of the original stand in it?
+"""Verify a clean capture: does it contain anything of the original?
 
 In: a clean capture, and the texts that must not be in it. Out: `Leak`s. Rules: it is read as any capture is, by the
 same analyzer; texts of eight bytes and more are looked for in the whole file and in what connections say; shorter ones
@@ -18,7 +18,7 @@ from analyzer.records import batches as b
 from analyzer.records import codecs
 from analyzer.scrub.message_spans import RECORDS, RELEASE, RELEASE_FIELD, TEXTS
 from analyzer.scrub.pseudonyms import LEAST, PUBLIC, is_public
-from analyzer.scrub.streams import FirstPass, Said
+from analyzer.scrub.streams import CapturedBytes, FirstPass
 from captures.files import CapturePoint
 
 SURE: Final = 8
@@ -60,9 +60,9 @@ class Finder:
             return None
         for at in range(0, len(data), _CHUNK):
             piece = data[at : at + _CHUNK + self._lengths[-1]]
-            found = self._in(piece)
-            if found is not None:
-                return found
+            text = self._in(piece)
+            if text is not None:
+                return text
         return None
 
     def _in(self, data: bytes) -> bytes | None:
@@ -80,37 +80,37 @@ class Finder:
 def leaks(
     point: CapturePoint, folder: str, texts: Collection[bytes], ports: tuple[int, ...], records: bool = True
 ) -> Iterator[Leak]:
-    """What of `texts` stands in a clean capture, one of each place. Its temporary files lie in `folder`. `records`
-    False: what records hold was to be kept, and is not looked at."""
+    """Find `texts` in a clean capture, one of each place. Its temporary files lie in `folder`. `records` False: what
+    records hold was to be kept, and is not looked at."""
     short = Finder(texts)
-    sure = Finder([text for text in texts if records and not any(text in one for one in PUBLIC)], SURE)
+    sure = Finder([text for text in texts if records and not any(text in public for public in PUBLIC)], SURE)
     for path in point.paths:
         yield from _in_file(path, sure)
     first = FirstPass(point, folder, ports)
     try:
         yield from _in_streams(first.run(), short, sure, records)
     finally:
-        first.said.end()
+        first.captured.end()
 
 
 def _in_file(path: str, sure: Finder) -> Iterator[Leak]:
     behind = b""
     with open(path, "rb") as file:
         while piece := file.read(_CHUNK):
-            found = sure.first(behind + piece)
-            if found is not None:
-                yield Leak(len(found), "in the file")
+            text = sure.first(behind + piece)
+            if text is not None:
+                yield Leak(len(text), "in the file")
                 return
             behind = piece[-(1 << 16) :]
 
 
-def _in_streams(said: Said, short: Finder, sure: Finder, records: bool) -> Iterator[Leak]:
+def _in_streams(captured: CapturedBytes, short: Finder, sure: Finder, records: bool) -> Iterator[Leak]:
     seen: set[bytes] = set()
     words, whole = _Pile(short), _Pile(sure)
-    for i, place in enumerate(said.messages):
-        data = said.bytes_of(place)
+    for i, place in enumerate(captured.messages):
+        data = captured.bytes_of(place)
         yield from whole.put(data)
-        for start, end, kind, _ in said.parts_of(i):
+        for start, end, kind, _ in captured.parts_of(i):
             piece = data[start:end]
             if kind in TEXTS:  # the same ones again and again
                 if piece in seen or is_public(piece, RELEASE_FIELD if kind == RELEASE else ""):
@@ -120,14 +120,14 @@ def _in_streams(said: Said, short: Finder, sure: Finder, records: bool) -> Itera
             elif kind == RECORDS:
                 piece = _opened(piece) if records else b""
             yield from words.put(piece)
-        for at, size in said.spans(place):
-            said.write_at(at, b"\1" * size)
+        for at, size in captured.spans(place):
+            captured.write_at(at, b"\1" * size)
     yield from words.end()
     yield from whole.end()
-    for said_there, covered in said.everything():
-        found = short.first(np.where(covered != 0, np.uint8(0), said_there).tobytes())
-        if found is not None:
-            yield Leak(len(found), "in bytes that are no message")
+    for said_there, covered in captured.everything():
+        text = short.first(np.where(covered != 0, np.uint8(0), said_there).tobytes())
+        if text is not None:
+            yield Leak(len(text), "in bytes that are no message")
 
 
 class _Pile:
@@ -147,19 +147,19 @@ class _Pile:
 
     def end(self) -> Iterator[Leak]:
         """Look through those that are there."""
-        found = self._finder.first(b"\0".join(self._pieces))
+        text = self._finder.first(b"\0".join(self._pieces))
         self._pieces.clear()
         self._size = 0
-        if found is not None:
-            yield Leak(len(found), "in a message")
+        if text is not None:
+            yield Leak(len(text), "in a message")
 
 
 def _opened(data: bytes, depth: int = 0) -> bytes:
-    """What a record set holds: the bytes of its batches, decompressed."""
+    """Return the bytes of a record set's batches, decompressed."""
     heap = np.frombuffer(bytearray(data), np.uint8)
-    found = b.batches(heap, np.zeros(1, np.int64), np.full(1, len(data), np.int64))
+    batches = b.batches(heap, np.zeros(1, np.int64), np.full(1, len(data), np.int64))
     out = b""
-    for row in found.table.T.tolist():
+    for row in batches.table.T.tolist():
         start, end = row[b.B_AT], row[b.B_AT] + row[b.B_LENGTH]
         codec = row[b.B_ATTRIBUTES] & b.CODEC_MASK if row[b.B_STATE] == b.WHOLE else b.NONE
         if codec == b.NONE:  # numbers before, checksums among them
@@ -168,9 +168,9 @@ def _opened(data: bytes, depth: int = 0) -> bytes:
         at, size = row[b.B_RECORDS_AT], row[b.B_RECORDS_LENGTH]
         scratch = codecs.Scratch()
         try:
-            made = codecs.decompress(codec, memoryview(data[at : at + size]), b.Limits().allowed(size), scratch)
+            content = codecs.decompress(codec, memoryview(data[at : at + size]), b.Limits().allowed(size), scratch)
         except (codecs.Broken, codecs.Bomb):
             continue
-        plain = scratch.data[:made].tobytes()
+        plain = scratch.data[:content].tobytes()
         out += b"\0" + (_opened(plain, depth + 1) if row[b.B_MAGIC] < 2 and depth < 4 else plain)
     return out

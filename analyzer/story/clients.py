@@ -1,4 +1,4 @@
-"""Clients, told: their connections, what they wrote and read, and what they were refused.
+"""Tell what clients did: their connections, what they wrote and read, and what was refused.
 
 In: the tables `connections`, `clients`, `readers`, `exchanges` and `partitions`. Out: events. Rule: refusals of one
 kind that follow one another are one event, which says what came next.
@@ -29,14 +29,14 @@ from analyzer.story.events import WHY, Event, Row, count, error, later, places, 
 from analyzer.story.sources import EXCHANGE_COLUMNS, Source
 
 _RUN_US, _SOON_US = 60_000_000, 2_000_000
-"""Refusals farther apart than the first are told apart; nearer than the second they are told together."""
+"""Refusals farther apart than the first are separate events; nearer than the second they are one event."""
 
 _WEIGHT = {"bad": 60, "transient": 12, "normal": 2, "admin": 9}
 _FETCHER = re.compile(r"broker-\d+-fetcher-\d+")
 """Client ids of brokers that replicate."""
 _TOO_LONG_US = 5_000_000
 _LEADER = (5, 6, 74, 75, 76)
-"""Errors that say that the partition is led elsewhere, or by nobody."""
+"""Errors of partitions whose leader moved or is missing."""
 
 
 def events(source: Source) -> Iterator[Event]:
@@ -103,15 +103,15 @@ def _traffic(source: Source) -> Iterator[Event]:
 
 
 def _much(rows: list[Row]) -> str:
-    """Records and bytes. Of a compressed message set of old nothing says how many it holds."""
+    """Describe records and bytes. Old compressed message sets do not state their number of records."""
     records, amount = sum(row["records"] for row in rows), sum(row["bytes"] for row in rows)
     least = "at least " if any(row["uncounted"] for row in rows) else ""
     return f"{least}{count(records, 'record')}, {size(amount)}" if records else size(amount) if amount else "nothing"
 
 
 _ACCEPTED, _REFUSED, _UNANSWERED = range(3)
-"""What became of what was written: nothing speaks against it, the broker refused it, the answer that was asked for was
-not seen. Producers send the latter two again, unless it was the capture that missed the answer."""
+"""Outcomes of writing: no sign of failure; refused by the broker; the expected answer was not captured. Producers send
+the latter two again, unless only the capture missed the answer."""
 
 
 def _carried(source: Source) -> Iterator[Row]:
@@ -188,7 +188,8 @@ _WHOSE = ("client_id", "client_ip", "api", "error", "group_id", "transactional_i
 
 
 def _refusals(source: Source) -> Iterator[Event]:
-    """Runs of the same error, and what came next. By columns: a capture has millions of errors, and few runs."""
+    """Events of runs of one error, with what came next. Computed by columns, because a capture has millions of errors
+    and few runs."""
     stored = source.stored("exchanges")
     times = dict.fromkeys(("request_time", "response_end"), np.int64)
     exchanges = stored.gather(times, {name: {} for name in _WHOSE})
@@ -239,7 +240,7 @@ def _refusals(source: Source) -> Iterator[Event]:
 
 
 def _refused(source: Source, exchanges: Frame) -> np.ndarray:
-    """Exchanges with an error, but for those that are told of as commits and resets."""
+    """Exchanges with an error, except those that are events of commits and resets."""
     error, api = exchanges.text("error"), exchanges.text("api")
     bad = spill.true_rows(error[0] >= 0)
     if not len(bad) or not source.dataset.offsets.count_rows():
@@ -253,7 +254,7 @@ def _refused(source: Source, exchanges: Frame) -> np.ndarray:
 
 
 def _first_topics(source: Source, stored: StoredFrame, rows: np.ndarray) -> tuple[np.ndarray, list[str]]:
-    """Of exchanges the topic that each names first, -1 where none, and the topics' names."""
+    """int32: the first topic of each exchange, -1 without topics; and the names of topics."""
     known: dict[str, int] = {}
     out = spill.empty(len(rows), np.int32)
     for places_, some_rows in stored.chosen(rows, ["topics"]):
@@ -262,7 +263,7 @@ def _first_topics(source: Source, stored: StoredFrame, rows: np.ndarray) -> tupl
 
 
 def _by_name(source: Source, codes: np.ndarray, known: Iterable[str]) -> tuple[np.ndarray, list[str]]:
-    """Numbers of topics as numbers of their names: a topic's id and its name are one."""
+    """Replace codes of topics by codes of their names, so that an id and its name are one topic."""
     numbers: dict[str, int] = {}
     number_of = [numbers.setdefault(source.topics.get(text, text), len(numbers)) for text in known]
     return spill.take(np.array([*number_of, -1], np.int32), codes), list(numbers)
@@ -292,7 +293,7 @@ class _Afters:
     ports: list[int]
 
     def of(self, at: int) -> _After | None:
-        """Of one of them."""
+        """The next success after one time, or None."""
         if self.time[at] == _NEVER:
             return None
         return _After(moment(int(self.time[at])), self.ips[self.broker[0, at]], self.ports[self.broker[1, at]])
@@ -302,8 +303,8 @@ _NEVER = np.iinfo(np.int64).max
 
 
 class _Successes:
-    """When clients were given what they asked for: by client, address, API and first topic (None: none was named, as
-    in a fetch session), the times and the brokers."""
+    """Times and brokers of successful requests by client, address, API and first topic (None: without topics, as in a
+    fetch session)."""
 
     def __init__(self, source: Source, good: pa.Table) -> None:
         self._found: dict[tuple[Any, ...], tuple[np.ndarray, np.ndarray]] = {}
@@ -398,7 +399,8 @@ def _refusal(
 
 
 def _unanswered(source: Source) -> Iterator[Event]:
-    """Requests that never had an answer, by connection. By columns: where answers were not captured, that are all."""
+    """Events of requests without an answer, by connection. Computed by columns, because these are all requests if
+    answers were not captured."""
     stored = source.stored("exchanges")
     exchanges = stored.gather({"exchange": np.int64}, {"status": {}, "connection": {}, "api": {}})
     (status, known), (link, links), (api, apis) = map(exchanges.text, ("status", "connection", "api"))

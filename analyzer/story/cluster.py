@@ -1,4 +1,4 @@
-"""The cluster, told: who leads what, topics made and deleted; and what `findings` says is wrong.
+"""Tell what happened to the cluster: leaders, topics created and deleted, and findings.
 
 In: the tables `leaders`, `exchanges` and `findings`. Out: events.
 """
@@ -34,7 +34,7 @@ def events(source: Source) -> Iterator[Event]:
 
 
 def _leaders(source: Source) -> Iterator[Event]:
-    """Leaders as they are first told, and changes; those of one moment together."""
+    """Events of leaders: the first ones stated, and changes; those of one moment are one event."""
     now: dict[tuple[str | None, int], int | None] = {}
     runs: list[tuple[datetime.datetime, str, list[Row]]] = []
     current = Epochs()
@@ -76,7 +76,7 @@ def _leaders(source: Source) -> Iterator[Event]:
 
 
 def _admin(source: Source) -> Iterator[Event]:
-    """Topics that were made, changed and deleted."""
+    """Events of topics that were created, changed and deleted."""
     rows = source.rows(
         "exchanges",
         (
@@ -119,14 +119,14 @@ def _admin(source: Source) -> Iterator[Event]:
 
 
 def _topics_there(source: Source) -> set[str]:
-    """Topics that some answer says to be there. One that was only tried (`validate_only`) has no id."""
+    """Topics that an answer states to exist. One that was only validated (`validate_only`) has no id."""
     here, well = pc.field("capture") == source.capture, pc.field("error_code") == 0
     led = names_in(source.dataset.leaders, "topic", here)
     return {*source.topics.values(), *led, *names_in(source.dataset.partitions, "topic", here & well)}
 
 
 _STANDING = ("quality", "security", "versions")
-"""Families whose notes hold all the time, and are nothing that happened."""
+"""Families whose notes describe a state, not an event."""
 
 
 def _findings(source: Source) -> Iterator[Event]:

@@ -23,7 +23,7 @@ from analyzer.common.times import rfc3339
 from analyzer.dataset.dataset import StoredDataset, is_dataset, open_dataset
 from analyzer.frame import spill
 from analyzer.story import clients, cluster, groups, offsets, overview, requests, transactions
-from analyzer.story.events import JSON_FIELDS, Event, Wanted, between, count, some
+from analyzer.story.events import JSON_FIELDS, Event, StoryQuery, between, count, some
 from analyzer.story.sources import Source, names_in
 
 if TYPE_CHECKING:
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 _TELLERS = (clients.events, cluster.events, groups.events, offsets.events, transactions.events)
 
 _WITHOUT_CONNECTIONS = ("connected", "disconnected")
-"""Told of a client or a connection alone."""
+"""Kinds of events only in stories about one client or connection."""
 
 
 def story(options: StoryOptions) -> int:
-    """`kwire story`."""
+    """Run `kwire story`."""
     with contextlib.ExitStack() as stack:
         dataset = _opened(options, stack)
         stack.enter_context(spill.reuse())
-        wanted = Wanted(options.group, options.client, options.topic, options.transaction, options.connection)
+        wanted = StoryQuery(options.group, options.client, options.topic, options.transaction, options.connection)
         _check(dataset, wanted)
         stories = [(_heading(source), _events_of(source, wanted)) for source in _sources(dataset)]
     if options.json:
@@ -55,7 +55,7 @@ def story(options: StoryOptions) -> int:
 
 
 def _opened(options: StoryOptions, stack: contextlib.ExitStack) -> StoredDataset:
-    """The dataset that was named, or one made of the captures."""
+    """Open the named dataset, or one made of the captures."""
     datasets = [source for source in options.sources if is_dataset(source)]
     if datasets:
         if len(options.sources) > 1:
@@ -83,8 +83,8 @@ def _sources(dataset: StoredDataset) -> Iterator[Source]:
         yield Source(dataset, capture["name"])
 
 
-def _events_of(source: Source, wanted: Wanted) -> list[Event]:
-    """The events that are wanted, in order."""
+def _events_of(source: Source, wanted: StoryQuery) -> list[Event]:
+    """Return the selected events, in order of time."""
     every = [event for teller in _TELLERS for event in teller(source)]
     if wanted.connection is not None:
         every += requests.dialogue(source, wanted.connection)
@@ -112,8 +112,8 @@ def _events_of(source: Source, wanted: Wanted) -> list[Event]:
 # --- names ------------------------------------------------------------------------------------------------------------
 
 
-def _check(dataset: StoredDataset, wanted: Wanted) -> None:
-    """Raise UsageError where a name that was asked for is nowhere."""
+def _check(dataset: StoredDataset, wanted: StoryQuery) -> None:
+    """Raise UsageError if a selected name does not occur."""
     for option, value, columns in (
         ("--group", wanted.group, (("exchanges", "group_id"), ("groups", "group_id"), ("offsets", "group_id"))),
         ("--client", wanted.client, (("exchanges", "client_id"),)),
@@ -144,7 +144,7 @@ def _json(event: Event) -> str:
     return json_text({**row, "time": rfc3339(event.time)})
 
 
-def _print(out: IO[str], heading: str, events: Sequence[Event], wanted: Wanted, *, first: bool) -> None:
+def _print(out: IO[str], heading: str, events: Sequence[Event], wanted: StoryQuery, *, first: bool) -> None:
     width = commands.reading_width()
     out.write(("" if first else "\n") + "\n".join(commands.folded(printable(heading), "", width)) + "\n\n")
     if not events:

@@ -17,13 +17,13 @@ from analyzer.protocol.errors import label
 Row = dict[str, Any]
 
 MOST_NAMED = 4
-"""Topics, members or partitions that a sentence names; of more it says how many."""
+"""Topics, members or partitions that a sentence names; it counts the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened. `actor`: who did it; `weight`: how much it matters in a capture as a whole (0 to 100);
-    `client_id`: the client that it is about, `topics`: all that it is about."""
+    """An event. `actor`: who caused it; `weight`: its importance in the capture (0 to 100); `client_id`: the client
+    concerned; `topics`: all topics concerned."""
 
     time: datetime.datetime
     kind: str
@@ -60,7 +60,7 @@ JSON_FIELDS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class StoryQuery:
     """Subject of a story; None: everything."""
 
     group: str | None = None
@@ -71,10 +71,10 @@ class Wanted:
 
     @property
     def everything(self) -> bool:
-        return self == Wanted()
+        return self == StoryQuery()
 
     def has(self, event: Event) -> bool:
-        """Whether an event is about all that is wanted."""
+        """Whether an event concerns the subject of the story."""
         return (
             self.group in (None, event.group_id)
             and self.client in (None, event.client_id)
@@ -124,12 +124,13 @@ def _of_topic(topic: str, numbers: Sequence[int]) -> str:
 
 
 def between(first: datetime.datetime, last: datetime.datetime) -> str:
-    """How long that took; for times in order: packets of a clock that steps back, or of two clocks, may not be."""
+    """Duration between two times, or None if they are not in order, as packets of a clock that was set back, or of two
+    clocks, may be."""
     return span((last - first) // datetime.timedelta(microseconds=1))
 
 
 def later(first: datetime.datetime, last: datetime.datetime) -> str:
-    """`3.1 ms later`; without how much where the times contradict that."""
+    """`3.1 ms later`; `later` if the times contradict the order."""
     return f"{between(first, last)} later" if last >= first else "later"
 
 

@@ -1,4 +1,4 @@
-"""Groups, told: who came and went, why the group rebalanced, how long its members stood still.
+"""Tell what happened in groups: members that came and went, reasons of rebalances, and how long members stopped.
 
 In: the tables `groups` and `rebalances`. Out: events.
 """
@@ -48,7 +48,7 @@ def events(source: Source) -> Iterator[Event]:
 
 
 def _once(rows: list[Row]) -> list[tuple[Row, int, Row]]:
-    """(first, how many, last) of events that follow one another and differ in nothing but their time."""
+    """(first, number, last) of successive events that differ only in time."""
     runs: list[tuple[Row, int, Row]] = []
     at: dict[tuple[Any, ...], int] = {}
     for row in sorted(rows, key=lambda row: row["time"]):
@@ -113,7 +113,7 @@ def _cause(row: Row, clients: dict[str, str]) -> str:
 
 
 def _stopped(row: Row) -> int:
-    """The longest that a member stood still."""
+    """The longest stop of a member, us."""
     return max((stop["stopped_us"] or 0 for stop in row["stopped"] or ()), default=0)
 
 
@@ -155,7 +155,7 @@ def _rebalance(row: Row, clients: dict[str, str]) -> Iterator[Event]:
 
 
 def _moved(row: Row) -> str:
-    """Which partitions went to another member."""
+    """Describe the partitions that moved to another member."""
     before = {
         (assigned["topic"], assigned["partition"]): assigned["member_id"] for assigned in row["assignment_before"] or ()
     }

@@ -1,4 +1,4 @@
-"""Offsets, told: what groups committed, where they went back, and readers that lost their place.
+"""Tell what happened to offsets: commits of groups, commits that went back, and readers that lost their position.
 
 In: the tables `offsets` and `partitions`. Out: events. Rule: commits come in thousands, so a group's are told as where
 it began, where it ended, and whatever was not the ordinary step ahead.
@@ -18,14 +18,14 @@ from analyzer.story.events import WHY, Event, Row, count, of_group, places, who,
 from analyzer.story.sources import Source
 
 _TOGETHER = datetime.timedelta(seconds=2)
-"""What a client does to its partitions within this is one event."""
+"""Actions of a client on its partitions within this time are one event."""
 
 _ONE_RESET = ("client_id", "topic", "error")
 _STEADY = ("commit", "txn_commit", "zookeeper")
 
 
 def events(source: Source) -> Iterator[Event]:
-    """Commits and resets."""
+    """Events of commits and resets."""
     yield from _commits(source)
     yield from _replicated(source)
     yield from _back(source)
@@ -45,7 +45,7 @@ def _where(row: Row) -> str:
 
 
 def _itself(row: Row) -> bool:
-    """Whether the client wrote to ZooKeeper, and no broker for it."""
+    """Whether the client itself wrote to ZooKeeper."""
     return row["kind"] == "zookeeper" and row["exchange"] is None
 
 
@@ -100,7 +100,7 @@ def _commits(source: Source) -> Iterator[Event]:
 
 
 def _replicated(source: Source) -> Iterator[Event]:
-    """Of groups whose own commits were not captured: where they stand, as replicas were sent it."""
+    """Events of groups whose commits were not captured: their offsets, as replicated between brokers."""
     columns = ("time", "group_id", "topic", "topic_id", "partition", "offset", "connection", "exchange", "reply")
     copies = source.table("offsets", columns, (pc.field("kind") == "replica") & pc.is_valid(pc.field("offset")))
     if not len(copies):
@@ -164,7 +164,7 @@ def _span(offsets: Iterable[int]) -> str:
 
 
 def _back(source: Source) -> Iterator[Event]:
-    """Commits behind the one before."""
+    """Events of commits before the previous offset."""
     behind = (pc.field("step") < 0) & pc.field("kind").isin(_STEADY) & ~pc.is_valid(pc.field("error"))
     for row in source.rows("offsets", where=behind):
         anew = row["topic"] in source.remade
@@ -196,7 +196,7 @@ def _refused(source: Source) -> Iterator[Event]:
 
 
 def _resets(source: Source) -> Iterator[Event]:
-    """Readers that lost their place, or had none."""
+    """Events of readers that lost their position, or had none."""
     rows = source.rows("offsets", where=pc.field("kind") == "reset")
     if not rows:
         return
@@ -222,7 +222,7 @@ def _resets(source: Source) -> Iterator[Event]:
 
 
 def _bounds(source: Source, rows: list[Row]) -> dict[tuple[str | None, int], list[tuple[Any, Any]]]:
-    """The ends of the log that fetches said, by topic and partition: (log start offset, high watermark)."""
+    """(log start offset, high watermark) in answers to fetches, by topic and partition."""
     wanted = sorted({row["partition"] for row in rows})
     bounds: dict[tuple[str | None, int], list[tuple[Any, Any]]] = defaultdict(list)
     stated = source.table(
@@ -276,7 +276,7 @@ def _reset_text(what: str, run: list[Row], remade: Container[str]) -> tuple[str,
 
 
 def _lost(run: list[Row]) -> str:
-    """How far readers that lost their place went."""
+    """Describe how far readers that lost their position moved."""
     steps = [loss["step"] or 0 for loss in run]
     over, again = sum(step for step in steps if step > 0), -sum(step for step in steps if step < 0)
     losses = [f"{count(over, 'offset')} passed over"] if over else []

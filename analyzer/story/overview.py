@@ -1,4 +1,4 @@
-"""The capture as a whole: of all events the ten that are worth knowing first.
+"""Choose the ten events of a capture that are worth knowing first.
 
 In: events with weights. Out: those, in order of time. Pure. Rule: no kind of event takes more than a few of the places,
 what one line sums up is not told line by line beside it, and of what one exchange shows only the weightiest is told (a
@@ -15,11 +15,11 @@ from analyzer.story.events import Event
 FIRST = 10
 _OF_ONE_KIND = 3
 _SUMMED = {"rebalances": ("rebalance",), "transactions": ("transaction_committed", "transaction_aborted")}
-"""Kinds of which one event sums up others."""
+"""Kinds of events that summarise others."""
 
 
 def first_ten(events: Sequence[Event]) -> list[Event]:
-    """The weightiest, in order of time; of equal weight the earlier."""
+    """Return the events of most weight, in order of time; of equal weight the earlier."""
     summed = {(kind, _subject(event)) for event in events for kind in _SUMMED.get(event.kind, ())}
     ranked = sorted(events, key=lambda event: (-event.weight, event.time))
     alone = [event for event in ranked if event.weight and (event.kind, _subject(event)) not in summed]
@@ -37,7 +37,7 @@ def first_ten(events: Sequence[Event]) -> list[Event]:
 
 
 def _shown(first: Event, other: Event) -> bool:
-    """Both are shown by the same exchange."""
+    """Whether both events have the same exchange as evidence."""
     shows = first.exchange is not None and (first.connection, first.exchange) == (other.connection, other.exchange)
     return shows and first.kind != other.kind
 

@@ -22,7 +22,7 @@ from analyzer.story.events import Event, Row, some, who, within
 from analyzer.story.sources import EXCHANGE_COLUMNS, Source
 
 _LAST = np.iinfo(np.int64).max
-"""The place of what has no request: after all others."""
+"""Position of exchanges without a request: after all others."""
 
 _LOOKING = {
     "Metadata": "asked who leads {}",
@@ -70,7 +70,7 @@ def lookups(source: Source, client: str) -> Iterator[Event]:
 
 
 def _offsets_told(source: Source, exchanges: pa.Table) -> Iterator[tuple[int, list[Row]]]:
-    """Of exchanges the number among these, in order, and the partitions of which an offset was told."""
+    """Yield the number of each exchange with offsets in its answer, and its partitions."""
     if not len(exchanges):
         return
     known: dict[str, int] = {}
@@ -95,7 +95,8 @@ def _offsets_told(source: Source, exchanges: pa.Table) -> Iterator[tuple[int, li
 
 
 def dialogue(source: Source, connection: str) -> Iterator[Event]:
-    """All that was asked on one connection, what repeats as one event. By columns: a consumer asks a million times."""
+    """Events of all requests on a connection, repeated ones as one event. Computed by columns, because a consumer sends
+    millions."""
     table = source.table("exchanges", EXCHANGE_COLUMNS, pc.field("connection") == connection)
     order = np.argsort(arrow.numbers(table["exchange"].combine_chunks(), _LAST), kind="stable")
     begins = _begins(source, table.select(["api", "error", "status", "topics"]).take(pa.array(order)))
@@ -124,7 +125,7 @@ def dialogue(source: Source, connection: str) -> Iterator[Event]:
 
 
 def _begins(source: Source, table: pa.Table) -> np.ndarray:
-    """int64: where each run of rows begins that ask the same one after the other."""
+    """int64: the first row of each run of rows with the same request."""
     change = np.ones(len(table), np.bool_)
     topics = table["topics"].combine_chunks()
     change[1:] = _other_than_before(topics, source.topics)
@@ -135,7 +136,7 @@ def _begins(source: Source, table: pa.Table) -> np.ndarray:
 
 
 def _other_than_before(lists: pa.ListArray, names: Mapping[str, str]) -> np.ndarray:
-    """bool[n - 1]: whether each list of topics is another than the one before, ids by their `names`."""
+    """bool[n - 1]: whether each list of topics differs from the previous one, ids replaced by their `names`."""
     raw: dict[str, int] = {}
     codes = encode(lists.flatten(), raw)
     called: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""The stored tables as stories read them: chosen columns of chosen rows.
+"""Read chosen columns and rows of stored tables for stories.
 
 In: a `StoredDataset`. Out: rows as dictionaries, topics by name. Rules: nothing is loaded that is not asked for; what
 an older dataset lacks is absent or null.
@@ -41,10 +41,10 @@ EXCHANGE_COLUMNS = (
     "error",
     "status",
 )
-"""What is told of an exchange."""
+"""Columns of an exchange that stories use."""
 
 _TOGETHER = 10_000
-"""Rows that are picked at once."""
+"""Rows converted to objects at a time."""
 
 
 class Source:
@@ -62,11 +62,11 @@ class Source:
 
     @functools.cached_property
     def remade(self) -> set[str]:
-        """Names that several topics had, one after the other: each has offsets of its own."""
+        """Names that several topics had in turn, each with offsets of its own."""
         return {name for name, number in Counter(self.topics.values()).items() if number > 1}
 
     def table(self, name: str, columns: Sequence[str] = (), where: Any = None) -> pa.Table:
-        """Columns of the rows that an Arrow expression lets through."""
+        """Read columns of the rows that match an Arrow expression."""
         chosen = where
         if len(self.dataset.captures) > 1:
             here = pc.field("capture") == self.capture
@@ -92,8 +92,8 @@ class Source:
         return self._named(name, self.table(name, columns, where).to_pylist())
 
     def each(self, name: str, table: pa.Table, order: np.ndarray | None = None) -> Iterator[Row]:
-        """Rows of a table that was read, in an order of their numbers or as they stand, some at a time: as objects they
-        take twenty times as much."""
+        """Yield rows of a table as objects, in the given order or as they stand; converted in parts, because objects
+        take twenty times the memory."""
         for start in range(0, len(table) if order is None else len(order), _TOGETHER):
             if order is None:
                 some = table.slice(start, _TOGETHER)
@@ -102,12 +102,12 @@ class Source:
             yield from self._named(name, some.to_pylist())
 
     def picked(self, stored: StoredFrame, chosen: np.ndarray, columns: Sequence[str]) -> Iterator[Row]:
-        """Chosen rows in the order given, some at a time; times as us."""
+        """Yield chosen rows in the given order; times as us."""
         for start in range(0, len(chosen), _TOGETHER):
             yield from self._named(stored.name, stored.rows(chosen[start : start + _TOGETHER], columns))
 
     def _named(self, name: str, rows: list[Row]) -> list[Row]:
-        """Rows of a table with the topics' names."""
+        """Fill in names of topics in rows of a table."""
         for row in rows:
             if "topic_id" in row and row.get("topic") is None and row["topic_id"] is not None and name != "topic_ids":
                 row["topic"] = self.topics.get(row["topic_id"], row["topic_id"])
@@ -122,15 +122,15 @@ class Source:
         return f"broker {node} ({at})" if node is not None else f"the broker at {at}"
 
     def connection(self, name: str) -> Row:
-        """A connection's row; empty where there is none of that name."""
+        """The row of a connection; empty if there is none of that name."""
         if not self.ends:
             self.ends = {row["connection"]: row for row in self.rows("connections")}
         return self.ends.get(name, {})
 
 
 def names_in(stored: Any, column: str, where: Any = None) -> set[str]:
-    """The texts in a column of a stored table, of the rows that an Arrow expression lets through. Some rows at a time:
-    a table may have millions, and names are few."""
+    """Distinct texts in a column of a stored table, of the rows that match an Arrow expression. Read in parts: a table
+    may have millions of rows, and names are few."""
     there = pc.is_valid(pc.field(column))
     batches = stored.to_batches(columns=[column], filter=there if where is None else there & where)
     return {name for batch in batches for name in pc.unique(batch.column(0)).to_pylist()}

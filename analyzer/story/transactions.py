@@ -1,4 +1,4 @@
-"""Transactions, told: how each ended, what was in it, who took whose id.
+"""Tell what happened to transactions: outcome, contents, and ids that another client took over.
 
 In: the tables `transactions`, and `exchanges` of InitProducerId. Out: events.
 """
@@ -16,7 +16,7 @@ from analyzer.story.events import Event, Row, between, count, places, some, span
 from analyzer.story.sources import Source, moments
 
 _LONG_US = 1_000_000
-"""A transaction that took this long is told of from its beginning: others' records wait behind it (read_committed)."""
+"""The beginning of a longer transaction is an event too, because other records wait behind it (read_committed)."""
 
 _NO_LINK = {"connection": None, "exchange": None, "reply": None}
 _WEIGHT = {"fenced": 65, "aborted": 20, "unknown": 35, "open": 30, "committed": 2}
@@ -82,7 +82,7 @@ def _transaction(source: Source, row: Row) -> Iterator[Event]:
 
 
 def _timed_out(source: Source, row: Row) -> bool:
-    """The coordinator gave it up by itself: it lasted for its timeout, and what shows its end is no EndTxn."""
+    """Whether the coordinator aborted it: it lasted for its timeout, and its end is not shown by an EndTxn."""
     took, limit, evidence = row["duration_us"], row.get("timeout_ms"), row["evidence"] or {}
     if took is None or limit is None or took < 1000 * limit:
         return False
@@ -172,7 +172,7 @@ def _taken_over(source: Source) -> Iterator[Event]:
 
 
 def _time_of(source: Source, evidence: Row) -> datetime.datetime | None:
-    """When the request of an exchange was made."""
+    """The time of the request of an exchange."""
     rows = source.rows(
         "exchanges",
         ("request_time", "exchange"),

@@ -1,4 +1,4 @@
-"""What a target acknowledged in a replay: which record it has to have at which offset of which partition.
+"""Collect what a target acknowledged in a replay: each record, and the offset at which it must be.
 
 In: the pairs of a RUN (`replay.diff.pairs`). Out: a `Partition` for each topic-partition; told what was read of it, it
 says what is missing and what is out of order. Pure. Rules: a record is there if its key, value and headers lie at the
@@ -33,10 +33,10 @@ _TOGETHER_BYTES: Final = 8 << 20
 
 
 class Partition:
-    """What a partition has to have, by columns: of a busy day that is millions of batches. A row a batch, in the order
-    in which they were captured: the target's offset of its first record, the captured one (-1: nothing says it), a
-    number for whose order it is, how many records, and how it should be stored (a place in `FORMS`); of each record its
-    digest, and whether it was read. `otherwise`: how many are stored with another codec or timestamp type, by how;
+    """Records that a partition must have, as columns: of a busy day that is millions of batches. A row a batch, in the
+    order in which they were captured: the target's offset of its first record, the captured one (-1: nothing says it),
+    a number for whose order it is, how many records, and how it should be stored (a place in `FORMS`); of each record
+    its digest, and whether it was read. `otherwise`: how many are stored with another codec or timestamp type, by how;
     `alone`: nothing is there but what was acknowledged, as far as anybody knows; `unclaimed`: records that lie where
     nothing was."""
 
@@ -61,7 +61,7 @@ class Partition:
         return len(self._forms)
 
     def drop_below(self, offset: int) -> None:
-        """What begins before this offset is deleted."""
+        """Drop batches that begin before this offset, because they are deleted."""
         base, _, _, count = (np.array(column) for column in self._columns)
         stays = base >= offset
         digests = np.frombuffer(bytes(self._digests), np.uint8).reshape(-1, DIGEST)[np.repeat(stays, count)]
@@ -113,11 +113,11 @@ class Partition:
             base = int(self._base[batch])
             # Of two that were acknowledged at one offset either may be what is stored there.
             some = (batch, *self._beside.get(base, ())) if self._beside else (batch,)
-            self.unclaimed += record.offset - base >= max(int(self._count[one]) for one in some)
-            for one in some:
-                at = int(self._start[one]) + record.offset - base
-                if at < self._start[one + 1] and self._digests[at * DIGEST : (at + 1) * DIGEST] == record.digest:
-                    otherwise = _otherwise(FORMS[self._forms[one]], FORMS[record.form])
+            self.unclaimed += record.offset - base >= max(int(self._count[row]) for row in some)
+            for row in some:
+                at = int(self._start[row]) + record.offset - base
+                if at < self._start[row + 1] and self._digests[at * DIGEST : (at + 1) * DIGEST] == record.digest:
+                    otherwise = _otherwise(FORMS[self._forms[row]], FORMS[record.form])
                     self.otherwise[record.form] += not self._found[at] and otherwise
                     self._found[at] = 1
                     break
@@ -130,14 +130,14 @@ class Partition:
         first, second = order[:-1], order[1:]
         over = np.flatnonzero(self._captured[first] + self._count[first] > self._captured[second])
         return any(
-            self._digests_of(one) != self._digests_of(other)
-            for one, other in zip(first[over].tolist(), second[over].tolist(), strict=True)
+            self._digests_of(row) != self._digests_of(other)
+            for row, other in zip(first[over].tolist(), second[over].tolist(), strict=True)
         )
 
     def row(self, where: Where) -> dict[str, Any]:
         """Of the table `audit`."""
         awaited = self._kept.copy()
-        awaited[[one for some in self._beside.values() for one in some]] = True
+        awaited[[row for some in self._beside.values() for row in some]] = True
         total = int(self._count[awaited].sum())
         lost = np.flatnonzero(self._found == 0)
         batch = np.searchsorted(self._start, lost, "right") - 1
@@ -145,7 +145,7 @@ class Partition:
         offsets = self._base[batch] + lost - self._start[batch]
         first = int(offsets.min()) if len(lost) else None
         most = max(self.otherwise.items(), key=lambda each: each[1], default=(0, 0))
-        kept = self._kept
+        records = self._kept
         captured = np.where(self._begins_anew(), -1, self._captured)
         return {
             "topic": where[0],
@@ -153,7 +153,9 @@ class Partition:
             "acknowledged": total,
             "readable": total - len(lost) if self.read else None,
             "missing": len(lost) if self.read else None,
-            "out_of_order": out_of_order(self._writer[kept], captured[kept], self._base[kept], self._count[kept]),
+            "out_of_order": out_of_order(
+                self._writer[records], captured[records], self._base[records], self._count[records]
+            ),
             "first_missing_offset": first if self.read else None,
             "stored_otherwise": self.otherwise.total() if self.read else None,
             "stored_as": FORMS[most[0]].text() if most[1] and self.read else None,
@@ -180,9 +182,9 @@ def out_of_order(writer: Numbers, captured: Numbers, base: Numbers, count: Numbe
     falls = np.flatnonzero((np.diff(base[order]) < 0) & (np.diff(which[order]) == 0))
     moved = 0
     for number in np.unique(which[order][falls]).tolist():
-        mine = order[first[number] : first[number + 1]]
-        kept = _longest_rising(base[mine].tolist())
-        moved += int(count[mine].sum()) - int(count[mine[sorted(kept)]].sum())
+        rows = order[first[number] : first[number + 1]]
+        rising = _longest_rising(base[rows].tolist())
+        moved += int(count[rows].sum()) - int(count[rows[sorted(rising)]].sum())
     return moved
 
 
@@ -197,12 +199,12 @@ def _longest_rising(numbers: Sequence[int]) -> set[int]:
             before[place] = places[at - 1]
         tops[at : at + 1] = [number]
         places[at : at + 1] = [place]
-    found = set()
+    rising = set()
     place = places[-1] if places else _UNKNOWN
     while place != _UNKNOWN:
-        found.add(place)
+        rising.add(place)
         place = before[place]
-    return found
+    return rising
 
 
 class _Writers:
@@ -236,21 +238,25 @@ def acknowledged(
     """Partitions by their names on the target. `pairs`: requests to produce or to delete, in order of captured time;
     `ends`: when each captured connection (capture, connection) sent its last request, us; `alone`: the topics had no
     records before."""
-    found = _Acknowledged(_Writers(ends))
+    acknowledged = _Acknowledged(_Writers(ends))
     renamed: Mapping[str, str] = {}
     for pair in _decoded(pairs):
         renamed = pair.right.renamed
-        found.take(pair)
-    found.settle()
-    for where, partition in found.partitions.items():
+        acknowledged.take(pair)
+    acknowledged.settle()
+    for where, partition in acknowledged.partitions.items():
         partition.settle()
-        partition.alone = alone and where not in found.unsure
+        partition.alone = alone and where not in acknowledged.unsure
     there = {old: new for new, old in renamed.items()}
-    return {(there.get(topic, topic), index): one for (topic, index), one in found.partitions.items() if len(one)}
+    return {
+        (there.get(topic, topic), index): partition
+        for (topic, index), partition in acknowledged.partitions.items()
+        if len(partition)
+    }
 
 
 def _decoded(pairs: Iterable[Pair]) -> Iterator[Pair]:
-    """The same, some of them decoded at once."""
+    """Yield the pairs, decoded some at a time."""
     window: list[Pair] = []
     size = 0
     for pair in pairs:
@@ -293,54 +299,54 @@ class _Acknowledged:
     def take(self, pair: Pair) -> None:
         if self._left is None:
             self._left, self._right = TopicNames(dict(pair.left.named)), TopicNames(dict(pair.right.named))
-        asked, said = pair.left.asked(), pair.right.said(pair.api_key)
-        if asked is None or said is None or said.body is None:
-            if pair.api_key == api_keys.PRODUCE and asked is not None and pair.right.state not in _NOT_SENT:
-                self.unsure |= _parts(asked, self._left)
+        request, answer = pair.left.request_body(), pair.right.decoded_answer(pair.api_key)
+        if request is None or answer is None or answer.body is None:
+            if pair.api_key == api_keys.PRODUCE and request is not None and pair.right.state not in _NOT_SENT:
+                self.unsure |= _parts(request, self._left)
             return
         if pair.api_key == api_keys.PRODUCE:
-            self._produced(pair, asked, said.body, self._left)
+            self._produced(pair, request, answer.body, self._left)
             if len(self._waiting) >= _TOGETHER or self._waiting_bytes >= _TOGETHER_BYTES:
                 self.settle()
         else:
             self.settle()
-            _deleted(pair.api_key, said.body, self._right, self.partitions)
+            _deleted(pair.api_key, answer.body, self._right, self.partitions)
 
-    def _produced(self, pair: Pair, asked: dict[str, Any], answer: dict[str, Any], left: TopicNames) -> None:
+    def _produced(self, pair: Pair, request: dict[str, Any], answer: dict[str, Any], left: TopicNames) -> None:
         bases = _bases(answer, self._right)
-        self.unsure |= _parts(asked, left) - bases.keys()
-        before = pair.left.said(api_keys.PRODUCE)
+        self.unsure |= _parts(request, left) - bases.keys()
+        before = pair.left.decoded_answer(api_keys.PRODUCE)
         captured = _bases(before.body, left) if before is not None and before.body is not None else {}
         forms = self._forms(pair)
-        for topic in asked["topicData"]:
+        for topic in request["topicData"]:
             for part in topic["partitionData"]:
                 where = left.of(topic), part["index"]
                 if where in bases and part["records"]:
                     there = captured.get(where, (_UNKNOWN, False))
-                    one = _Stored(pair, where, part["records"], bases[where][0], there, forms.get(where))
-                    self._waiting.append(one)
-                    self._waiting_bytes += len(one.records)
+                    stored = _Stored(pair, where, part["records"], bases[where][0], there, forms.get(where))
+                    self._waiting.append(stored)
+                    self._waiting_bytes += len(stored.records)
 
     def settle(self) -> None:
         """Open what waits."""
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
         if not waiting:
             return
-        heap = np.frombuffer(bytearray(b"".join(one.records for one in waiting)), np.uint8)
-        length = np.array([len(one.records) for one in waiting], np.int64)
+        heap = np.frombuffer(bytearray(b"".join(stored.records for stored in waiting)), np.uint8)
+        length = np.array([len(stored.records) for stored in waiting], np.int64)
         content = self._reader.content(heap, np.cumsum(length) - length, length)
         ends = np.searchsorted(content.field, np.arange(len(waiting) + 1)).tolist()
-        for one, first, end in zip(waiting, ends, ends[1:], strict=False):
+        for stored, first, end in zip(waiting, ends, ends[1:], strict=False):
             if first == end:
                 continue
-            writer = self._writers.number(one.where, one.pair, int(content.producer_id[first]))
-            captured, timed = one.captured
-            form = (one.form or FORMS[content.form[first]])._replace(appended=timed)
+            writer = self._writers.number(stored.where, stored.pair, int(content.producer_id[first]))
+            captured, timed = stored.captured
+            form = (stored.form or FORMS[content.form[first]])._replace(appended=timed)
             digests = b"".join(content.digests[first:end])
-            partition = self.partitions.get(one.where)
+            partition = self.partitions.get(stored.where)
             if partition is None:
-                partition = self.partitions[one.where] = Partition()
-            partition.add(one.base, captured, writer, digests, form)
+                partition = self.partitions[stored.where] = Partition()
+            partition.add(stored.base, captured, writer, digests, form)
 
     def _forms(self, pair: Pair) -> dict[Where, Form]:
         """How batches were sent to the target where that is not as they were captured: it may take older message sets
@@ -350,7 +356,7 @@ class _Acknowledged:
             return {}
         return {
             (self._right.of(topic), part["index"]): FORMS[records[0].form]
-            for topic in (right.asked() or {}).get("topicData", ())
+            for topic in (right.request_body() or {}).get("topicData", ())
             for part in topic["partitionData"]
             if (records := self._reader.read(part["records"] or b""))
         }
@@ -367,21 +373,21 @@ def _bases(answer: dict[str, Any], called: TopicNames) -> dict[Where, tuple[int,
     }
 
 
-def _parts(asked: dict[str, Any], called: TopicNames) -> set[Where]:
-    """What a request to produce names."""
-    return {(called.of(topic), part["index"]) for topic in asked["topicData"] for part in topic["partitionData"]}
+def _parts(request: dict[str, Any], called: TopicNames) -> set[Where]:
+    """The partitions that a Produce request names."""
+    return {(called.of(topic), part["index"]) for topic in request["topicData"] for part in topic["partitionData"]}
 
 
-def _deleted(api_key: int, answer: dict[str, Any], called: TopicNames, found: dict[Where, Partition]) -> None:
-    """What the target was asked to delete, and did."""
+def _deleted(api_key: int, answer: dict[str, Any], called: TopicNames, partitions: dict[Where, Partition]) -> None:
+    """Drop records that the target deleted on request."""
     if api_key == api_keys.DELETE_TOPICS:
         gone = {called.of(topic) for topic in answer.get("responses", ()) if not topic["errorCode"]}
-        for where in [where for where in found if where[0] in gone]:
-            del found[where]
+        for where in [where for where in partitions if where[0] in gone]:
+            del partitions[where]
         return
     for topic in answer.get("topics", ()):
         for part in topic["partitions"]:
-            partition = found.get((called.of(topic), part["partitionIndex"]))
+            partition = partitions.get((called.of(topic), part["partitionIndex"]))
             if partition is not None and not part["errorCode"]:
                 partition.drop_below(part["lowWatermark"])
 

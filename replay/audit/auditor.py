@@ -53,29 +53,29 @@ class Audit:
     def text(self) -> str:
         """For a person, in a line."""
         records, missing, moved = (self.total(name) for name in ("acknowledged", "missing", "out_of_order"))
-        said = f"{records:,} records were acknowledged in {len(self.rows)} partitions: "
+        text = f"{records:,} records were acknowledged in {len(self.rows)} partitions: "
         if missing:
             worst = max(self.rows, key=lambda row: row["missing"] or 0)
             where = f"{worst['topic']}-{worst['partition']} from offset {worst['first_missing_offset']} on"
-            said += f"{missing:,} are not there (most in {where})"
+            text += f"{missing:,} are not there (most in {where})"
         elif self.unread:
             read = len(self.rows) - len(self.unread)
             if not read:
-                return said + "none of these could be read"
-            said += f"those of {read} partitions are all there"
+                return text + "none of these could be read"
+            text += f"those of {read} partitions are all there"
         else:
-            said += "all are there"
-        said += f", {moved:,} out of order" if moved else ", in order"
+            text += "all are there"
+        text += f", {moved:,} out of order" if moved else ", in order"
         otherwise = self.total("stored_otherwise")
         if otherwise:
             most = max(self.rows, key=lambda row: row["stored_otherwise"] or 0)
-            said += f"; {otherwise:,} stored otherwise than sent (most in {most['topic']}: {most['stored_as']})"
+            text += f"; {otherwise:,} stored otherwise than sent (most in {most['topic']}: {most['stored_as']})"
         unclaimed = self.total("unclaimed")
         if unclaimed:
             most = max(self.rows, key=lambda row: row["unclaimed"] or 0)
             where = f"{most['topic']}-{most['partition']}"
-            said += f"; {unclaimed:,} more lie at offsets that no answer gave, as if stored twice (most in {where})"
-        return said + (f"; {len(self.unread)} partitions could not be read" if self.unread else "")
+            text += f"; {unclaimed:,} more lie at offsets that no answer gave, as if stored twice (most in {where})"
+        return text + (f"; {len(self.unread)} partitions could not be read" if self.unread else "")
 
 
 async def audit(run: str | os.PathLike[str], host: str, port: int, dial: link.Dial, reach: Reach) -> Audit:
@@ -94,7 +94,7 @@ async def audit(run: str | os.PathLike[str], host: str, port: int, dial: link.Di
             unread = await log_reader.read(target, partitions)
         finally:
             target.close()
-    result = Audit([one.row(where) for where, one in sorted(partitions.items())], unread, elsewhere)
+    result = Audit([partition.row(where) for where, partition in sorted(partitions.items())], unread, elsewhere)
     _write(run, result, before)
     return result
 

@@ -64,7 +64,7 @@ async def read(target: Target, partitions: dict[Where, Partition]) -> list[str]:
 
 
 class _Patience:
-    """What is left of it, for all partitions together."""
+    """Time that is left for retries, shared by all partitions."""
 
     def __init__(self) -> None:
         self._left = PATIENCE
@@ -159,9 +159,9 @@ class _Reading:
             "logStartOffset": -1,
             "partitionMaxBytes": self._most,
         }
-        asked = {"topic": topic, "partitions": [part]}
+        topic_request = {"topic": topic, "partitions": [part]}
         if topic in topology.topic_ids:
-            asked["topicId"] = topology.topic_ids[topic]
+            topic_request["topicId"] = topology.topic_ids[topic]
         body = {
             "replicaId": -1,
             "maxWaitMs": 0,
@@ -170,7 +170,7 @@ class _Reading:
             "isolationLevel": 0,
             "sessionId": 0,
             "sessionEpoch": -1,
-            "topics": [asked],
+            "topics": [topic_request],
             "forgottenTopicsData": [],
             "rackId": "",
         }
@@ -182,5 +182,5 @@ class _Reading:
             return str(failure)
         if answer.get("errorCode"):
             return errors.label(answer["errorCode"])
-        told: list[Body] = [one for each in answer["responses"][:1] for one in each["partitions"][:1]]
-        return told[0] if told else "an answer without it"
+        partitions: list[Body] = [partition for each in answer["responses"][:1] for partition in each["partitions"][:1]]
+        return partitions[0] if partitions else "an answer without it"

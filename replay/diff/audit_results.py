@@ -1,4 +1,4 @@
-"""What audits of RUNs say (table `audit`), as differences.
+"""Turn results of audits (table `audit` of RUNs) into differences.
 
 In: rows of the table `audit` of one RUN or of two. Out: a difference for each partition in which records that the
 target acknowledged are missing, out of order or stored otherwise than sent, with an exchange that wrote there; how many
@@ -72,8 +72,10 @@ class Audited:
                     continue
                 there = partitions.get(where)
                 place = place_of(there, row["first_missing_offset"] if column == "missing" else None)
-                told = f"{row['acknowledged']} records acknowledged" if self.before is None else f"{then} {column}"
-                yield Difference(pairs[place].row, "(records)", kind, told, f"{now} {column}", key)
+                before_text = (
+                    f"{row['acknowledged']} records acknowledged" if self.before is None else f"{then} {column}"
+                )
+                yield Difference(pairs[place].row, "(records)", kind, before_text, f"{now} {column}", key)
             yield from self._stored(row, before, partitions.get(where), pairs, key)
 
     def _stored(
@@ -87,17 +89,17 @@ class Audited:
         if not now or (now == then if self.before is not None else now in known or (known and forms[1])):
             return
         left = f"{then or 'as sent'}" if self.before is not None else "; ".join(sorted(known)) or "as sent"
-        said = f"{row['stored_otherwise']} records: {now}"
-        yield Difference(pairs[place_of(partition)].row, "(records)", "stored otherwise than sent", left, said, key)
+        text = f"{row['stored_otherwise']} records: {now}"
+        yield Difference(pairs[place_of(partition)].row, "(records)", "stored otherwise than sent", left, text, key)
 
 
 def place_of(partition: Partition | None, offset: int | None = None) -> int:
     """The exchange that wrote the record at an offset; without one the first that wrote there, or the first of all."""
-    found = None
+    position = None
     for batch in partition.batches if partition is not None else ():
-        if found is None or (offset is not None and batch.right <= offset < batch.right + batch.records):
-            found = batch.place
-    return found or 0
+        if position is None or (offset is not None and batch.right <= offset < batch.right + batch.records):
+            position = batch.place
+    return position or 0
 
 
 def of(runs: Sequence[RunFacts]) -> Audited | None:

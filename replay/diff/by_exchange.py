@@ -1,4 +1,4 @@
-"""What differs in a RUN, exchange by exchange, as plain values: for whoever shows exchanges one by one (`kwire view`).
+"""List the differences of a RUN by exchange, as plain values, for `kwire view`.
 
 In: a RUN. Out: the verdict in a line, and the differences of each captured exchange that has some. Rule: the
 differences are those of `kwire diff`; at most `MOST` exchanges have them listed.
@@ -18,7 +18,7 @@ MOST: Final = 100_000
 """Exchanges of which differences are listed, and at most so many of each."""
 OF_ONE: Final = 50
 
-Told = tuple[str, str, str, str, str, str | None]
+Entry = tuple[str, str, str, str, str, str | None]
 """Field, elements around it, kind, both values, and the rule by which it is expected (None: it is not)."""
 
 
@@ -27,22 +27,31 @@ class _All(Differences):
 
     def __init__(self) -> None:
         super().__init__()
-        self.by_exchange: dict[tuple[str, str, int], list[Told]] = {}
+        self.by_exchange: dict[tuple[str, str, int], list[Entry]] = {}
 
     def take(self, differences: Iterable[Difference]) -> None:
         every = list(differences)
         super().take(every)
-        for one in every:
-            row = one.row
+        for difference in every:
+            row = difference.row
             key = row["capture"], row["connection"], row["exchange"]
             if key not in self.by_exchange and len(self.by_exchange) >= MOST:
                 continue
-            told = self.by_exchange.setdefault(key, [])
-            if len(told) < OF_ONE:
-                told.append((one.path, "/".join(one.key), one.kind, one.left, one.right, one.rule))
+            entries = self.by_exchange.setdefault(key, [])
+            if len(entries) < OF_ONE:
+                entries.append(
+                    (
+                        difference.path,
+                        "/".join(difference.key),
+                        difference.kind,
+                        difference.left,
+                        difference.right,
+                        difference.rule,
+                    )
+                )
 
 
-def differing(path: str | os.PathLike[str]) -> tuple[str, dict[tuple[str, str, int], list[Told]]]:
+def differing(path: str | os.PathLike[str]) -> tuple[str, dict[tuple[str, str, int], list[Entry]]]:
     """The verdict on a RUN, and what differs by (capture, connection, exchange). Raises DatasetError."""
     every = _All()
     comparison = compare(pairs.from_run(path), every)

@@ -1,4 +1,4 @@
-"""What differs between two sides of the same exchanges: captured and replayed, or one replay and another.
+"""Compare two sides of the same exchanges: captured and replayed, or one replay and another.
 
 In: `Pair`s in order of captured time, each with the request and answer of both sides. Out: a `Comparison`: every
 difference with its verdict, what was not compared and why, latencies. Pure.
@@ -191,7 +191,7 @@ class Comparison:
 
     @property
     def apis(self) -> set[str]:
-        """Those that were compared."""
+        """APIs that were compared."""
         return set(map(schema.api_name, self.answers))
 
     @property
@@ -221,9 +221,9 @@ def compare_beyond(pairs: Sequence[Pair], old: Sequence[Pair]) -> Comparison:
     latencies = {**before.measured.by_api, **before.measured.by_broker}
     learned = noises.learn(before.differences.groups(), before.answers, latencies)
     judged = before.judged
-    found = _Comparing(pairs, Comparison(), learned, judged=judged).run()
-    explained = learned.explains(found.differences.groups(), found.answers)
-    return _Comparing(pairs, Comparison(), learned, explained, judged).run() if explained else found
+    comparison = _Comparing(pairs, Comparison(), learned, judged=judged).run()
+    explained = learned.explains(comparison.differences.groups(), comparison.answers)
+    return _Comparing(pairs, Comparison(), learned, explained, judged).run() if explained else comparison
 
 
 def _topic(place: Place) -> str:
@@ -287,37 +287,39 @@ class _Comparing:
         self.result.learned = self.noise is not None
         self.result.differences.take(map(self._counted, self._slower()))
         if audit is not None:
-            found = audit.differences(self.correspondence.partitions, self.pairs)
-            self._take(map(self._audited, found))
+            differences = audit.differences(self.correspondence.partitions, self.pairs)
+            self._take(map(self._audited, differences))
         counts = np.bincount(self.verdicts, minlength=_UNEXPECTED + 1).tolist()
         _, self.result.same, self.result.expected, self.result.unexpected = counts
         self.result.compared = sum(counts[_SAME:])
         return self.result
 
     def _audited(self, difference: Difference) -> Difference:
-        """It, with what it follows from: of two batches that were acknowledged at one offset one is missing."""
+        """Adds the cause of a difference that an audit found: of two batches that were acknowledged at one offset one
+        is missing."""
         cause = self.stored_once.get((difference.key[0], int(difference.key[1])))
         if cause is None or difference.kind != audit_results.MISSING:
             return difference
         return dataclasses.replace(difference, rule="consequence", cause=cause)
 
     def _take(self, differences: Iterable[Difference]) -> None:
-        found = map(self._without_noise, map(self._of_one_topic, differences))
-        self.result.differences.take(map(self._counted, found))
+        rest = map(self._without_noise, map(self._of_one_topic, differences))
+        self.result.differences.take(map(self._counted, rest))
 
     def _counted(self, difference: Difference) -> Difference:
-        """It, a difference of the whole run, counted at its exchange as well."""
+        """Counts a difference of the whole run at its exchange as well."""
         self.result.whole[difference.kind] += difference.unexpected
         row = difference.row
         place = row.get("place", self.places.get(id(row)))
         if place is not None and self.verdicts[place]:
-            found = _UNEXPECTED if difference.unexpected else _EXPECTED
-            self.verdicts[place] = max(self.verdicts[place], found)
+            rule = _UNEXPECTED if difference.unexpected else _EXPECTED
+            self.verdicts[place] = max(self.verdicts[place], rule)
         return difference
 
     def _of_one_topic(self, difference: Difference) -> Difference:
-        """It, as expected where a topic was deleted when captured and begun anew, and not by the replay: on its side
-        one log has what were two, and places in them are not alike. That records are missing is never expected."""
+        """Marks a difference as expected if its topic was deleted and created again when captured, but not by the
+        replay: on its side one log has what were two, and places in them are not alike. That records are missing is
+        never expected."""
         anew = difference.key and difference.key[0] in self.correspondence.deleted
         if (
             anew
@@ -329,31 +331,31 @@ class _Comparing:
         return difference
 
     def _unread(self, difference: Difference) -> Difference:
-        """It, with what it follows from: a run that ended first reads less."""
+        """Adds the cause of records that were not read: a run that ended first reads less."""
         if self.ended is None or not difference.unexpected or difference.kind not in reader_progress.READ_LESS:
             return difference
         return dataclasses.replace(difference, rule="consequence", cause=self.ended)
 
     def _without_noise(self, difference: Difference) -> Difference:
-        """It, as expected where old against old shows it as often."""
+        """Marks a difference as expected if comparing the old run with itself shows it as often."""
         if difference.unexpected and noises.kind_of(difference) in self.explained:
             return dataclasses.replace(difference, rule="noise")
         return difference
 
     def _blocks(self, pairs: Pairs) -> None:
-        """What is plainly the same at once, the rest one by one."""
+        """Compares equal answers many at once, the others one by one."""
         texts = texts_of(pairs, self.correspondence)
         for block in pairs.blocks():
-            found = alike(block, texts)
-            apis = Counter(block.api_key[found.same].tolist())
-            self.verdicts[block.places[found.same]] = _SAME
+            equality = alike(block, texts)
+            apis = Counter(block.api_key[equality.same].tolist())
+            self.verdicts[block.places[equality.same]] = _SAME
             self.result.answers += apis
-            self.result.noise += found.noise
-            timed = found.same & (~np.isin(block.api_key, list(_WAITS_FOR_OTHERS)))
-            timed &= (block.api_key != api_keys.FETCH) | found.read
+            self.result.noise += equality.noise
+            timed = equality.same & (~np.isin(block.api_key, list(_WAITS_FOR_OTHERS)))
+            timed &= (block.api_key != api_keys.FETCH) | equality.read
             timed &= ~(np.isin(block.api_key, list(_LONG_POLLS)) & block.held)
             self.result.measured.add_all(block, timed, pairs)
-            for place in block.places[~found.same].tolist():
+            for place in block.places[~equality.same].tolist():
                 self._pair(place, pairs[place])
 
     # --- one exchange
@@ -364,7 +366,7 @@ class _Comparing:
             self.places[id(pair.row)] = place
         result = self.result
         if _PERHAPS_TWICE in pair.right.retries:
-            for topic in (pair.left.asked() or {}).get("topicData", ()):
+            for topic in (pair.left.request_body() or {}).get("topicData", ()):
                 for part in topic["partitionData"]:
                     where = self.correspondence.left.of(topic), part["index"]
                     self.perhaps_twice.setdefault(where, []).append(place)
@@ -384,15 +386,17 @@ class _Comparing:
     def _differences(self, pair: Pair) -> Iterator[Difference]:
         if pair.left.state != pair.right.state:
             rule = "consequence" if self._follows(pair) else None
-            told = Difference(pair.row, "(answer)", "state", pair.left.state, _told(pair.right), rule=rule)
+            difference = Difference(pair.row, "(answer)", "state", pair.left.state, _state_text(pair.right), rule=rule)
             if rule is None and self._is_left(pair):
-                self.ended = told
-            self._note(pair, told)
-            yield told
+                self.ended = difference
+            self._note(pair, difference)
+            yield difference
             return
-        left, right = pair.left.said(pair.api_key), pair.right.said(pair.api_key)
+        left, right = pair.left.decoded_answer(pair.api_key), pair.right.decoded_answer(pair.api_key)
         if left is None or right is None or left.body is None or right.body is None:
-            broken = [side for side, said in (("left", left), ("right", right)) if said is None or said.body is None]
+            broken = [
+                side for side, decoded in (("left", left), ("right", right)) if decoded is None or decoded.body is None
+            ]
             if broken == ["right"]:
                 reason = right.reason if right is not None else "no bytes"
                 yield Difference(pair.row, "(answer)", "undecodable", "decoded", str(reason))
@@ -404,14 +408,14 @@ class _Comparing:
         members = self.correspondence.members
         naming_left = Naming(self.correspondence.left.topic, lambda member: member)
         naming_right = Naming(self.correspondence.right.topic, lambda member: members.of_right(scope, member))
-        facts_left = facts(api_key, left.version, left.body, pair.left.asked, naming_left)
-        facts_right = facts(api_key, right.version, right.body, pair.right.asked, naming_right)
+        facts_left = facts(api_key, left.version, left.body, pair.left.request_body, naming_left)
+        facts_right = facts(api_key, right.version, right.body, pair.right.request_body, naming_right)
         self._latency(pair, facts_left, facts_right)
         common = paths(api_key, left.version) & paths(api_key, right.version)
         yield from self._facts(pair, facts_left, facts_right, common)
 
     def _caused(self, pair: Pair, difference: Difference) -> Difference:
-        """It, with what it follows from."""
+        """Adds the cause of a difference."""
         if difference.rule != "consequence":
             return difference
         return dataclasses.replace(difference, cause=difference.cause or self._follows(pair))
@@ -435,16 +439,16 @@ class _Comparing:
             difference = self._fact(pair, place, left.get(place), right.get(place))
             if difference is None:
                 continue
-            mine = left.get(place) or right.get(place)
-            assert mine is not None
-            if mine.value is PRESENT:
+            entries = left.get(place) or right.get(place)
+            assert entries is not None
+            if entries.value is PRESENT:
                 absent.add(place)
-            if mine.kind is Kind.ERROR:
+            if entries.kind is Kind.ERROR:
                 wrong.add(place.key)
             cause = self.failed_topics.get(_topic(place)) if difference.unexpected else None
             if cause is not None and pair.api_key != api_keys.METADATA:
                 difference = dataclasses.replace(difference, rule="consequence", cause=cause)
-            differences.append((place, mine.kind, difference))
+            differences.append((place, entries.kind, difference))
         for place, kind, difference in differences:
             if any(_inside(place, outer) for outer in absent):
                 continue  # told once, for the element
@@ -509,8 +513,8 @@ class _Comparing:
         left, right = self.correspondence.counts[topic]
         known = self.other_counts.get(topic)
         if known is not None:
-            told = ("missing", "there", "missing") if fewer else ("extra", "missing", "there")
-            return Difference(pair.row, place.path, *told, place.key, "consequence", known)
+            texts = ("missing", "there", "missing") if fewer else ("extra", "missing", "there")
+            return Difference(pair.row, place.path, *texts, place.key, "consequence", known)
         other = Difference(pair.row, place.path, "another number of partitions", str(left), str(right), (topic,))
         self.other_counts[topic] = other
         return other
@@ -532,8 +536,8 @@ class _Comparing:
             partition = self.correspondence.partition(topic, int(number))
             if self.place in partition.swallowed or self.place in partition.resent:
                 rule = "sent_again" if self.place in partition.resent else None
-                told = "swallowed as a duplicate", str(left), str(right), place.key
-                return Difference(pair.row, place.path, *told, rule)
+                texts = "swallowed as a duplicate", str(left), str(right), place.key
+                return Difference(pair.row, place.path, *texts, rule)
             return Difference(pair.row, place.path, "append time", str(left), str(right), place.key, "target_config")
         elif kind is Kind.CONFIG:
             of_topic = bool(place.key) and place.key[0].startswith(_TOPIC_RESOURCE)
@@ -559,8 +563,8 @@ class _Comparing:
         if any(place.key[1] in run.seeded.get(topic, ()) for run in self.runs if len(place.key) > 1):
             return "seeded"
         for side in (pair.left, pair.right):
-            said = side.said(pair.api_key)
-            for result in (said.body or {}).get("results", ()) if said is not None else ():
+            decoded = side.decoded_answer(pair.api_key)
+            for result in (decoded.body or {}).get("results", ()) if decoded is not None else ():
                 for config in result.get("configs", ()):
                     where = (f"{result['resourceType']}:{result['resourceName']}", config["name"])
                     if where == place.key and config.get("configSource", 1) == 1 and not config.get("isDefault", False):
@@ -583,8 +587,8 @@ class _Comparing:
         return self.correspondence.position(place.key[-2], int(place.key[-1]), left, right)
 
     def _listed(self, pair: Pair, place: Place, left: int, right: int) -> str | None:
-        asked = pair.left.asked()
-        for topic in (asked or {}).get("topics", ()):
+        body = pair.left.request_body()
+        for topic in (body or {}).get("topics", ()):
             for partition in topic.get("partitions", ()):
                 if (topic["name"], str(partition["partitionIndex"])) == place.key and partition["timestamp"] < 0:
                     self.result.noise[Kind.INSTANT.value] += 1
@@ -647,13 +651,13 @@ class _Comparing:
         return pair.right.rule == _ABORTED or (pair.right.rule in _LOST and bool(self.result.ended))
 
     def _follows(self, pair: Pair, error: int | None = None) -> Difference | None:
-        """What went wrong before, and has been reported, that what goes wrong here follows from."""
+        """Finds the earlier reported difference that explains what goes wrong here."""
         if self.ended is not None and self._is_left(pair):
             return self.ended
         if pair.right.rule == "partition_absent":
-            asked = (topic for _, topic in topics_of(pair.api_key, pair.left.asked() or {}))
-            told = (self.other_counts.get(self.correspondence.left.of(topic)) for topic in asked)
-            return next(filter(None, told), None)
+            topics = (topic for _, topic in topics_of(pair.api_key, pair.left.request_body() or {}))
+            changes = (self.other_counts.get(self.correspondence.left.of(topic)) for topic in topics)
+            return next(filter(None, changes), None)
         row = pair.row
         group, transaction = row.get("group_id"), row.get("transactional_id")
         if group in self.failed_groups and pair.api_key in _GROUP_APIS:
@@ -679,7 +683,7 @@ class _Comparing:
             self.failed_reads.setdefault((row["connection"], topic, int(number)), cause)
         if pair.api_key == api_keys.FIND_COORDINATOR and difference.kind == "error appeared":
             of = self.failed_groups, self.failed_transactions
-            kind = (pair.left.asked() or {}).get("keyType", api_keys.GROUP_COORDINATOR)
+            kind = (pair.left.request_body() or {}).get("keyType", api_keys.GROUP_COORDINATOR)
             if difference.key and kind in (api_keys.GROUP_COORDINATOR, api_keys.TRANSACTION_COORDINATOR):
                 of[kind].setdefault(difference.key[0], cause)
         if pair.api_key in _JOINING and row.get("group_id"):
@@ -687,13 +691,13 @@ class _Comparing:
         if pair.api_key in _TRANSACTION_APIS and row.get("transactional_id"):
             self.failed_transactions.setdefault(row["transactional_id"], cause)
         if pair.api_key == api_keys.INIT_PRODUCER_ID:
-            said = pair.left.said(pair.api_key)
-            if said is not None and said.body is not None and said.body["producerId"] >= 0:
-                self.failed_producers.setdefault(said.body["producerId"], cause)
+            decoded = pair.left.decoded_answer(pair.api_key)
+            if decoded is not None and decoded.body is not None and decoded.body["producerId"] >= 0:
+                self.failed_producers.setdefault(decoded.body["producerId"], cause)
         if pair.api_key == api_keys.PRODUCE:
             for batch in self.correspondence.batches_of(pair):
                 self.lost_batches.setdefault(batch, cause)
-            for topic in (pair.left.asked() or {}).get("topicData", ()):
+            for topic in (pair.left.request_body() or {}).get("topicData", ()):
                 for part in topic["partitionData"]:
                     where = self.correspondence.left.of(topic), part["index"]
                     if difference.key in ((), (where[0], str(where[1]))):
@@ -710,13 +714,13 @@ class _Comparing:
             if more == 0:
                 continue
             place = again[0] if again else audit_results.place_of(self.correspondence.partitions.get(where))
-            kind, before, told = audit_results.UNCLAIMED, "none more", f"{more} more"
+            kind, before, after = audit_results.UNCLAIMED, "none more", f"{more} more"
             if again:
                 kind = "stored twice" if more else "perhaps stored twice"
-                before, told = "stored once", f"{len(again)} request{'s' * (len(again) != 1)} sent again"
-                told += f", {more} record{'s' * (more != 1)} more than acknowledged" if more else ""
+                before, after = "stored once", f"{len(again)} request{'s' * (len(again) != 1)} sent again"
+                after += f", {more} record{'s' * (more != 1)} more than acknowledged" if more else ""
             key = where[0], str(where[1])
-            self.stored_twice[where] = Difference(self.pairs[place].row, "(records)", kind, before, told, key)
+            self.stored_twice[where] = Difference(self.pairs[place].row, "(records)", kind, before, after, key)
             yield self.stored_twice[where]
 
     def _produced(self) -> Iterator[Difference]:
@@ -731,9 +735,11 @@ class _Comparing:
                     last, seen = {}, {}
                 where = str(batch.left), str(batch.right), (partition.topic, str(partition.index))
                 if batch.right in seen and seen[batch.right] != batch.left:
-                    told = Difference(self.pairs[batch.place].row, "(records)", "batch stored once for two", *where)
-                    self.stored_once.setdefault((partition.topic, partition.index), told)
-                    yield told
+                    difference = Difference(
+                        self.pairs[batch.place].row, "(records)", "batch stored once for two", *where
+                    )
+                    self.stored_once.setdefault((partition.topic, partition.index), difference)
+                    yield difference
                 seen[batch.right] = batch.left
                 before = last.get(batch.producer)
                 turned = before is not None and (before[0] < batch.left) != (before[1] < batch.right)
@@ -767,21 +773,21 @@ class _Comparing:
 
 def _behind(cause: Difference, error: int | None, following: frozenset[int]) -> Difference | None:
     """A cause, where an error can follow from it: one of these, or what already FindCoordinator had said."""
-    told = (
+    text = (
         cause.row["api_key"] == api_keys.FIND_COORDINATOR and error is not None and errors.label(error) == cause.right
     )
-    return cause if error is None or error in following or told else None
+    return cause if error is None or error in following or text else None
 
 
 def _captured_error(pair: Pair, place: Place) -> int | None:
     """Of two RUNs: the error that was captured at this place; None where nothing was."""
     side = pair.in_capture() if pair.in_capture is not None else None
-    said = side.said(pair.api_key) if side is not None else None
-    if side is None or said is None or said.body is None:
+    decoded = side.decoded_answer(pair.api_key) if side is not None else None
+    if side is None or decoded is None or decoded.body is None:
         return None
     naming = Naming(lambda topic: side.named.get(topic, topic), lambda member: member)
-    told = facts(pair.api_key, said.version, said.body, side.asked, naming).get(place)
-    return None if told is None or told.kind is not Kind.ERROR else int(told.value)
+    fact = facts(pair.api_key, decoded.version, decoded.body, side.request_body, naming).get(place)
+    return None if fact is None or fact.kind is not Kind.ERROR else int(fact.value)
 
 
 def _inside(place: Place, outer: Place) -> bool:
@@ -792,7 +798,7 @@ def _has_records(side: Facts) -> bool:
     return any(place.path.endswith(".records") and fact.value for place, fact in side.items())
 
 
-def _told(side: Side) -> str:
+def _state_text(side: Side) -> str:
     return side.state if side.rule is None else f"{side.state} ({side.rule})"
 
 

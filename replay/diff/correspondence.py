@@ -1,4 +1,4 @@
-"""What stands for what: learned from two sides of the same exchanges, before they are compared.
+"""Learn which names, ids and offsets of two sides correspond, before the sides are compared.
 
 In: pairs (`learning` has the order). Out: a `Correspondence`: topic names by id on either side, which member ids mean
 one member, which offsets mean one record, what each connection has read of a partition, what each group assigned. Pure;
@@ -64,16 +64,16 @@ class Twins:
         return twin == right and self._back.setdefault((scope, right), left) == left
 
     def of_right(self, scope: str, right: str) -> str:
-        """What the left calls the right's."""
+        """The left's name for one of the right."""
         return self._back.get((scope, right), right)
 
 
 @dataclass(slots=True)
 class Reading:
-    """What one connection has read of a partition, visible to it. `place`: of its last fetch; `hidden`: the left's
-    offsets of records of transactions that did not commit; `served`: what each answer of the right covers, from the
-    offset asked for to its last record; `starved`: where the right asked for records that the left got, was given time
-    for them (`records_awaited`) and got none, each with its place."""
+    """Records of a partition that one connection has read, as its consumer sees them. `place`: of its last fetch;
+    `hidden`: the left's offsets of records of transactions that did not commit; `served`: what each answer of the right
+    covers, from the offset asked for to its last record; `starved`: where the right asked for records that the left
+    got, was given time for them (`records_awaited`) and got none, each with its place."""
 
     place: int
     left: Seen
@@ -181,8 +181,8 @@ class Partition:
         return self._by_left.translated(offset)
 
     def read_at(self, offset: int, read: Container[int]) -> int | None:
-        """The same, of where it was read, if it was at one of its places: who reads what several copies of a capture
-        write (`--times`) has what is there by then, be it another copy's."""
+        """Like `to_right`, but prefers the place at which the offset was read, if it is one of several: with several
+        copies of a capture (`--times`) a reader gets the records that are there by then, even another copy's."""
         there = list(self._by_left.places(offset))
         return next((place for place in there if place in read), there[0] if there else None)
 
@@ -190,7 +190,7 @@ class Partition:
         return self._by_right.translated(offset)
 
     def all_to_right(self, offsets: Numbers) -> Numbers:
-        """The same of many; -1 for none."""
+        """Like `to_right`, for many offsets; -1: there is none."""
         return self._by_left.all_translated(offsets)
 
     def all_to_left(self, offsets: Numbers) -> Numbers:
@@ -224,7 +224,7 @@ class Partition:
 
 @dataclass(slots=True)
 class GroupSide:
-    """What one side did with a group: partitions assigned to members, and those that two had at once."""
+    """One side of a group: partitions assigned to members, and those that two had at once."""
 
     assigned: set[tuple[str, int]] = field(default_factory=set)
     doubled: set[tuple[str, int]] = field(default_factory=set)
@@ -258,7 +258,8 @@ class Acquired:
 
 @dataclass(slots=True)
 class Committed:
-    """What a captured group committed of a partition: `place` of the first commit, and the range of the offsets."""
+    """Offsets that a captured group committed for a partition: `place` of the first commit, and the range of the
+    offsets."""
 
     place: int
     least: int
@@ -271,10 +272,10 @@ class Committed:
 
 @dataclass(slots=True)
 class Correspondence:
-    """What stands for what, all of it. `named_topics`: topics that captured requests name; `committed`: of captured
-    commits by (group, topic, partition); `acquired`: by the same; `counts`: the most partitions that each side says a
-    topic has; `deleted`: topics that were deleted on the left, and not on the right; `anew`: places at which both sides
-    have deleted a topic, in order."""
+    """All names, ids and offsets that correspond between the two sides. `named_topics`: topics that captured requests
+    name; `committed`: of captured commits by (group, topic, partition); `acquired`: by the same; `counts`: the most
+    partitions that each side says a topic has; `deleted`: topics that were deleted on the left, and not on the right;
+    `anew`: places at which both sides have deleted a topic, in order."""
 
     left: TopicNames = field(default_factory=TopicNames)
     right: TopicNames = field(default_factory=TopicNames)
@@ -292,10 +293,10 @@ class Correspondence:
     _producers: dict[Any, int] = field(default_factory=dict)
 
     def partition(self, topic: str, index: int) -> Partition:
-        found = self.partitions.get((topic, index))
-        if found is None:
-            found = self.partitions[topic, index] = Partition(topic, index, self.heap)
-        return found
+        partition = self.partitions.get((topic, index))
+        if partition is None:
+            partition = self.partitions[topic, index] = Partition(topic, index, self.heap)
+        return partition
 
     def group(self, name: str) -> Group:
         return self.groups.setdefault(name, Group(name))
@@ -310,7 +311,7 @@ class Correspondence:
     def batches_of(self, pair: Pair) -> list[tuple[str, int, int]]:
         """(topic, partition, producer id) of the idempotent batches of a produce request."""
         batches = []
-        for topic in (pair.left.asked() or {}).get("topicData", ()):
+        for topic in (pair.left.request_body() or {}).get("topicData", ()):
             for partition in topic["partitionData"]:
                 records = self.reader.read(partition["records"] or b"")
                 if records and records[0].producer_id >= 0:
@@ -319,7 +320,7 @@ class Correspondence:
 
 
 def learn_names(correspondence: Correspondence, pair: Pair) -> None:
-    """What a Metadata or CreateTopics says of topic ids."""
+    """Learn topic ids from a Metadata or CreateTopics exchange."""
     for side, topics in ((pair.left, correspondence.left), (pair.right, correspondence.right)):
         for topic in (_body(side, pair.api_key) or {}).get("topics", ()):
             if topic.get("topicId", ZERO_UUID) != ZERO_UUID and topic.get("name"):
@@ -327,18 +328,18 @@ def learn_names(correspondence: Correspondence, pair: Pair) -> None:
 
 
 def learn_step(correspondence: Correspondence, pair: Pair, place: int) -> None:
-    """What one exchange teaches, but for names."""
+    """Learn all but names from one exchange."""
     if pair.api_key in STEPS:
-        asked = pair.left.asked()
-        if asked is not None:
-            named = (correspondence.left.of(topic) for _, topic in topics_of(pair.api_key, asked))
+        body = pair.left.request_body()
+        if body is not None:
+            named = (correspondence.left.of(topic) for _, topic in topics_of(pair.api_key, body))
             correspondence.named_topics.update(named)
         STEPS[pair.api_key](correspondence, pair, place)
 
 
 def _body(side: Side, api_key: int) -> dict[str, Any] | None:
-    said = side.said(api_key)
-    return None if said is None else said.body
+    decoded = side.decoded_answer(api_key)
+    return None if decoded is None else decoded.body
 
 
 def _nothing(correspondence: Correspondence, pair: Pair, place: int) -> None:
@@ -355,9 +356,11 @@ def _learn_counts(correspondence: Correspondence, pair: Pair, place: int) -> Non
 
 def _learn_growth(correspondence: Correspondence, pair: Pair, place: int) -> None:
     """CreatePartitions: what a replay does not send, its topics have from the start."""
-    said = {one["name"]: one["errorCode"] for one in (_body(pair.left, pair.api_key) or {}).get("results", ())}
-    for topic in (pair.left.asked() or {}).get("topics", ()):
-        if not said.get(topic["name"], -1):
+    error_codes = {
+        topic["name"]: topic["errorCode"] for topic in (_body(pair.left, pair.api_key) or {}).get("results", ())
+    }
+    for topic in (pair.left.request_body() or {}).get("topics", ()):
+        if not error_codes.get(topic["name"], -1):
             counts = correspondence.counts.setdefault(topic["name"], [0, 0])
             counts[0] = max(counts[0], topic["count"])
 
@@ -387,12 +390,12 @@ def _produced(body: dict[str, Any] | None, names: TopicNames) -> dict[tuple[str,
 
 
 def _learn_produce(correspondence: Correspondence, pair: Pair, place: int) -> None:
-    asked = pair.left.asked()
-    if asked is None:
+    request = pair.left.request_body()
+    if request is None:
         return
     left = _produced(_body(pair.left, names.PRODUCE), correspondence.left)
     right = _produced(_body(pair.right, names.PRODUCE), correspondence.right)
-    for topic in asked["topicData"]:
+    for topic in request["topicData"]:
         for asked_partition in topic["partitionData"]:
             key = correspondence.left.of(topic), asked_partition["index"]
             partition = correspondence.partition(*key)
@@ -419,15 +422,15 @@ def _learn_fetch(correspondence: Correspondence, pair: Pair, place: int) -> None
     # The target's own brokers follow each other: who followed in the capture is no reader that could read less here.
     follows = pair.right.rule == _FOLLOWER
     for side, topics, left in ((pair.left, correspondence.left, True), (pair.right, correspondence.right, False)):
-        answer, asked = _body(side, names.FETCH), side.asked()
-        if answer is None or asked is None:
+        answer, request = _body(side, names.FETCH), side.request_body()
+        if answer is None or request is None:
             continue
         starts = {
             (topics.of(topic), partition["partition"]): partition["fetchOffset"]
-            for topic in asked["topics"]
+            for topic in request["topics"]
             for partition in topic["partitions"]
         }
-        committed = asked.get("isolationLevel", 0) == _READ_COMMITTED
+        committed = request.get("isolationLevel", 0) == _READ_COMMITTED
         for topic in answer["responses"]:
             for partition in topic["partitions"]:
                 if not partition.get("records"):
@@ -473,7 +476,7 @@ def _learn_starved(correspondence: Correspondence, pair: Pair, place: int) -> No
         for topic in (_body(pair.right, names.FETCH) or {}).get("responses", ())
         for partition in topic["partitions"]
     }
-    for topic in (pair.right.asked() or {}).get("topics", ()):
+    for topic in (pair.right.request_body() or {}).get("topics", ()):
         for partition in topic["partitions"]:
             key = correspondence.right.of(topic), partition["partition"]
             if key in got and not answered.get(key, False):
@@ -483,7 +486,8 @@ def _learn_starved(correspondence: Correspondence, pair: Pair, place: int) -> No
 
 
 def visible(records: Iterable[Record], aborted: Iterable[dict[str, Any]]) -> Iterator[Record]:
-    """What a consumer sees: no markers, and nothing of the transactions that the answer calls aborted (KIP-98)."""
+    """Return the records that a consumer sees: no markers, and nothing of the transactions that the answer calls
+    aborted (KIP-98)."""
     waiting = sorted(((transaction["firstOffset"], transaction["producerId"]) for transaction in aborted), reverse=True)
     inside: set[int] = set()
     for record in records:
@@ -501,7 +505,7 @@ _MOST_ACQUIRED = 1 << 20
 
 
 def _learn_acquired(correspondence: Correspondence, pair: Pair, place: int) -> None:
-    """Who of a share group gets which record is a race; that somebody does is not (KIP-932)."""
+    """Learn which records a share group acquires together; which member gets which is a race (KIP-932)."""
     group = str(pair.row.get("group_id"))
     for side, topics, left in ((pair.left, correspondence.left, True), (pair.right, correspondence.right, False)):
         for topic in (_body(side, names.SHARE_FETCH) or {}).get("responses", ()):
@@ -528,10 +532,10 @@ def _learn_join(correspondence: Correspondence, pair: Pair, place: int) -> None:
 
 
 def _learn_commit(correspondence: Correspondence, pair: Pair, place: int) -> None:
-    asked = pair.left.asked() or {}
-    for topic in asked.get("topics", ()):
+    request = pair.left.request_body() or {}
+    for topic in request.get("topics", ()):
         for partition in topic["partitions"]:
-            key = asked["groupId"], correspondence.left.of(topic), partition["partitionIndex"]
+            key = request["groupId"], correspondence.left.of(topic), partition["partitionIndex"]
             offset = partition["committedOffset"]
             known = correspondence.committed.get(key)
             if known is None:
@@ -546,11 +550,11 @@ def _learn_sync(correspondence: Correspondence, pair: Pair, place: int) -> None:
         return
     group = correspondence.group(name)
     for side, into in ((pair.left, group.left), (pair.right, group.right)):
-        answer, asked = _body(side, names.SYNC_GROUP), side.asked()
-        if answer is None or asked is None or answer["errorCode"]:
+        answer, request = _body(side, names.SYNC_GROUP), side.request_body()
+        if answer is None or request is None or answer["errorCode"]:
             continue
         given = [(side.renamed.get(topic, topic), index) for topic, index in _assignment(answer["assignment"])]
-        into.assign(asked["generationId"], asked["memberId"], given)
+        into.assign(request["generationId"], request["memberId"], given)
         group.row = pair.row
 
 

@@ -61,13 +61,13 @@ class Difference:
 
     @property
     def root(self) -> Difference:
-        """What it follows from in the end; itself where it follows from nothing."""
+        """The first cause, which is the difference itself where it has no cause."""
         return self if self.cause is None else self.cause.root
 
     def alike(self) -> Alike:
-        """What differences of one group have in common."""
-        told = self.kind.startswith(("error", "state", "version"))
-        values = (self.left, self.right) if told else ("", "")
+        """Key by which differences are grouped."""
+        by_values = self.kind.startswith(("error", "state", "version"))
+        values = (self.left, self.right) if by_values else ("", "")
         return self.row["api_key"], self.row["api_version"], self.path, self.kind, *values, self.rule
 
 
@@ -77,7 +77,7 @@ Alike = tuple[int, int | None, str, str, str, str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class Consequence:
-    """What follows from the differences of a group: so many of an API's answers, or of what was read or stored."""
+    """A consequence of the differences of a group: so many of an API's answers, or of what was read or stored."""
 
     api_key: int
     path: str

@@ -77,7 +77,7 @@ def _class(info: FieldInfo, by_path: dict[tuple[int, str], FieldInfo]) -> int:
     outer = [by_path.get((info.api_key, ".".join(parts[:count]))) for count in range(1, len(parts))]
     if info.path.endswith("[]"):
         outer.append(by_path.get((info.api_key, info.path.removesuffix("[]"))))
-    around = [SAME if one is None else kind_of(info.api_key, one) for one in outer]
+    around = [SAME if field is None else kind_of(info.api_key, field) for field in outer]
     if Kind.ELSEWHERE in around:
         return IGNORED
     if any(kind in NOISE for kind in around) or info.path.endswith(("[]", "_tags")):
@@ -112,8 +112,8 @@ def alike(block: Block, texts: Texts) -> Alike:
     left, right = left.where(same[left.message]), right.where(same[right.message])
     sides = Side(left, block.left.heap), Side(right, block.right.heap)
     message, kinds = _differing(*sides, same, texts)
-    kept = same[message]
-    counts = np.bincount(kinds[kept], minlength=len(_KINDS)).tolist()
+    counted_rows = same[message]
+    counts = np.bincount(kinds[counted_rows], minlength=len(_KINDS)).tolist()
     noise = Counter({kind.value: number for kind, number in zip(_KINDS, counts, strict=True) if number})
     return Alike(same, noise, read)
 

@@ -25,7 +25,7 @@ from analyzer.protocol.tree import Body
 
 
 class Kind(Enum):
-    """What a field is compared as. Values name the rule in the report."""
+    """The way in which a field is compared. Values name the rule in the report."""
 
     STRICT = "strict"
     ERROR = "error"
@@ -110,7 +110,7 @@ _OF_API: Final[dict[tuple[int, str], Kind]] = {
 
 
 def kind_of(api_key: int, field: Field | FieldInfo) -> Kind:
-    """What the values of a field of an answer are compared as."""
+    """Return the way in which values of a field of an answer are compared."""
     name = field.name if isinstance(field, Field) else field.path.rpartition(".")[2]
     if field.secret == "always":
         return Kind.SECRET
@@ -149,8 +149,8 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """What a side's ids mean. `topic`: the name for a topic id; `member`: what both sides call a member; each gives
-    back what it does not know."""
+    """Names for the ids of a side. `topic`: the name for a topic id; `member`: the name that both sides share for a
+    member; each returns an unknown id as it is."""
 
     topic: Callable[[str], str]
     member: Callable[[str], str]
@@ -213,17 +213,17 @@ def _lifted(
 ) -> tuple[tuple[Field, ...], Body]:
     """One group, or one coordinator, as the lists that newer versions have (KIP-709, KIP-699)."""
     if api_key == names.OFFSET_FETCH and version < 8:
-        asked = request() or {}
-        name, key, value = "groups", "groupId", asked.get("groupId", "")
+        body = request() or {}
+        name, key, value = "groups", "groupId", body.get("groupId", "")
     elif api_key == names.FIND_COORDINATOR and version < 4:
-        asked = request() or {}
-        name, key, value = "coordinators", "key", asked.get("key", asked.get("groupId", ""))
+        body = request() or {}
+        name, key, value = "coordinators", "key", body.get("key", body.get("groupId", ""))
     else:
         return fields, answer
-    kept = tuple(item for item in fields if item.name == "throttleTimeMs")
+    rest = tuple(item for item in fields if item.name == "throttleTimeMs")
     inner = tuple(item for item in fields if item.name != "throttleTimeMs")
     identity = Field(key, f"{name}.{key}", "string", None, (), False, False, None, "", "", "")
-    return (*kept, _list_of(name, (identity, *inner))), {**answer, name: [{**answer, key: value}]}
+    return (*rest, _list_of(name, (identity, *inner))), {**answer, name: [{**answer, key: value}]}
 
 
 def _identity(fields: tuple[Field, ...], element: Body, index: int, naming: Naming) -> tuple[str, tuple[str, ...]]:

@@ -44,10 +44,10 @@ class Latencies:
             return
         api = schema.api_name(pair.api_key)
         broker = _broker(str(pair.row["connection"]))
-        for name, kept in ((api, self.by_api), (f"{api}{_AT}{broker}", self.by_broker)):
+        for name, latencies in ((api, self.by_api), (f"{api}{_AT}{broker}", self.by_broker)):
             slowest = self._slowest.get(name, (-1, pair.row))
             self._slowest[name] = max(slowest, (after, pair.row), key=lambda each: each[0])
-            left, right = kept.setdefault(name, (array("q"), array("q")))
+            left, right = latencies.setdefault(name, (array("q"), array("q")))
             left.append(before)
             right.append(after)
 
@@ -64,15 +64,15 @@ class Latencies:
             api_key, _, broker = name.partition(_AT)
             api = schema.api_name(int(api_key))
             slowest = some[np.argmax(after[some])]
-            for named, kept in ((api, self.by_api), (f"{api}{_AT}{broker}", self.by_broker)):
+            for named, latencies in ((api, self.by_api), (f"{api}{_AT}{broker}", self.by_broker)):
                 if int(after[slowest]) > self._slowest.get(named, (-1, {}))[0]:
                     self._slowest[named] = int(after[slowest]), pairs[int(block.places[slowest])].row
-                left, right = kept.setdefault(named, (array("q"), array("q")))
+                left, right = latencies.setdefault(named, (array("q"), array("q")))
                 left.frombytes(before[some].tobytes())
                 right.frombytes(after[some].tobytes())
 
     def judged(self, noise: Noise | None, busy: bool = False) -> Iterator[Difference]:
-        """What is slower, with the exchange that took longest. `busy`: both sides were sent as fast as answers
+        """Yield what is slower, with the exchange that took longest. `busy`: both sides were sent as fast as answers
         allowed."""
         if len({name.partition(_AT)[2] for name in self.by_broker}) < 2:
             self.by_broker.clear()
@@ -83,23 +83,27 @@ class Latencies:
             api, _, broker = name.partition(_AT)
             others = (each for other, each in self.by_api.items() if other != api)
             load = slower.load(others, slower.MOST_LOAD if busy else 1.0)
-            told = None if broker and api in self.slower else self._told(name, both, noise, load)
-            if told is not None:
+            texts = None if broker and api in self.slower else self._slower_texts(name, both, noise, load)
+            if texts is not None:
                 row = {**self._slowest[name][1], "api_version": None}
-                yield Difference(row, "(latency)", SLOWER, *told, (broker,) if broker else ())
+                yield Difference(row, "(latency)", SLOWER, *texts, (broker,) if broker else ())
 
-    def _told(self, name: str, both: Both, noise: Noise | None, load: float) -> tuple[str, str] | None:
-        """What there is to say of latencies that are slower: there, and here."""
+    def _slower_texts(self, name: str, both: Both, noise: Noise | None, load: float) -> tuple[str, str] | None:
+        """Describe latencies that are slower: left, and right; None: they are not."""
         if noise is None:
-            found, what = slower.shift(*both, load), "median"
+            shift, what = slower.shift(*both, load), "median"
         else:
-            one = next((each for each in self.shifts.get(name, ()) if each.slower), None)
-            found = (one.before, one.before + one.shift, one.low) if one is not None else None
-            what = one.quantile if one is not None else ""
-        if found is None:
+            slower_shift = next((each for each in self.shifts.get(name, ()) if each.slower), None)
+            shift = (
+                (slower_shift.before, slower_shift.before + slower_shift.shift, slower_shift.low)
+                if slower_shift is not None
+                else None
+            )
+            what = slower_shift.quantile if slower_shift is not None else ""
+        if shift is None:
             return None
-        self.slower[name] = found
-        there, here, least = (f"{each / 1000:.1f} ms" for each in found)
+        self.slower[name] = shift
+        there, here, least = (f"{each / 1000:.1f} ms" for each in shift)
         return f"{what} {there}", f"{what} {here}, at least {least} more"
 
 

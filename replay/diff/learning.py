@@ -1,4 +1,4 @@
-"""What stands for what, learned from all pairs: one by one, and by columns where a Produce or Fetch is an ordinary one.
+"""Learn a correspondence from all pairs: ordinary Produce and Fetch exchanges by columns, others one by one.
 
 In: pairs. Out: a `Correspondence`. Pure. Rule: by columns or one by one, what is learned is the same, in the same order
 (a test holds them against each other); what is not ordinary is left to `correspondence.STEPS`.
@@ -56,7 +56,7 @@ def learn(pairs: Sequence[Pair]) -> Correspondence:
 
 
 def texts_of(pairs: Pairs, correspondence: Correspondence) -> Texts:
-    """What topics are called in these pairs."""
+    """Return the names of topics in these pairs."""
     renamed = [run.renamed for run in pairs.runs]
     return Texts(correspondence, (renamed[0] if len(renamed) > 1 else {}, renamed[-1]))
 
@@ -76,7 +76,7 @@ class Produced(NamedTuple):
 
 
 class Read(NamedTuple):
-    """What one side (0 left, 1 right) has read of a partition, to be seen by its consumer: offsets (int64 each),
+    """Records of a partition that one side (0 left, 1 right) has read, as its consumer sees them: offsets (int64 each),
     digests and forms. `span`: from the offset asked for to the last one; None: no record."""
 
     side: int
@@ -113,13 +113,13 @@ class _Block:
         connections = self._pairs.connections(block.places)
         for at, place in zip(taught.tolist(), block.places[taught].tolist(), strict=True):
             if at in produced:
-                for one in produced[at]:
-                    correspondence.named_topics.add(one.topic)
-                    by = correspondence.producer(one.producer if one.producer >= 0 else connections[at][1])
-                    partition = correspondence.partition(one.topic, one.partition)
-                    partition.transactional |= one.transactional
+                for batch in produced[at]:
+                    correspondence.named_topics.add(batch.topic)
+                    by = correspondence.producer(batch.producer if batch.producer >= 0 else connections[at][1])
+                    partition = correspondence.partition(batch.topic, batch.partition)
+                    partition.transactional |= batch.transactional
                     again = bool(block.retried[at])
-                    partition.add(Stored(one.left, one.right, one.records, by, place), one.times, again)
+                    partition.add(Stored(batch.left, batch.right, batch.records, by, place), batch.times, again)
             elif at in fetched:
                 correspondence.named_topics |= fetched[at].topics
                 for read in fetched[at].reads:
@@ -167,22 +167,22 @@ class _Block:
             order = np.lexsort((side.number, topics, side.message))
             ordered.append((side.where(order), topics[order]))
             orders.append(order)
-        (asked, topics), (left, left_topics), (right, right_topics) = ordered
+        (requests, topics), (left, left_topics), (right, right_topics) = ordered
         other = (topics != left_topics) | (topics != right_topics)
-        other |= (asked.number != left.number) | (asked.number != right.number)
+        other |= (requests.number != left.number) | (requests.number != right.number)
         other[1:] |= (
-            (asked.message[1:] == asked.message[:-1])
+            (requests.message[1:] == requests.message[:-1])
             & (topics[1:] == topics[:-1])
-            & (asked.number[1:] == asked.number[:-1])
+            & (requests.number[1:] == requests.number[:-1])
         )
-        plain[asked.message[other]] = False
+        plain[requests.message[other]] = False
         in_order = np.argsort(orders[0])
-        in_order = in_order[plain[asked.message[in_order]]]
-        asked, left, right = (side.where(in_order) for side in (asked, left, right))
-        found: dict[int, list[Produced]] = {at: [] for at in np.flatnonzero(plain).tolist()}
-        sets = asked.columns["records"]
+        in_order = in_order[plain[requests.message[in_order]]]
+        requests, left, right = (side.where(in_order) for side in (requests, left, right))
+        by_exchange: dict[int, list[Produced]] = {at: [] for at in np.flatnonzero(plain).tolist()}
+        sets = requests.columns["records"]
         content = self._correspondence.reader.content(
-            asked.topic.heap, sets.position, np.maximum(sets.length, 0), digested=False
+            requests.topic.heap, sets.position, np.maximum(sets.length, 0), digested=False
         )
         first = np.searchsorted(content.field, np.arange(len(in_order) + 1))
         records = np.diff(first)
@@ -190,9 +190,9 @@ class _Block:
         producers[records > 0] = content.producer_id[first[:-1][records > 0]]
         transactional = np.bincount(content.field, content.transactional, len(in_order)) > 0
         columns = (
-            asked.message,
+            requests.message,
             topics[in_order],
-            asked.number,
+            requests.number,
             left.columns["baseOffset"].value,
             right.columns["baseOffset"].value,
             records,
@@ -205,8 +205,8 @@ class _Block:
         for at, topic, number, there, here, count, in_transaction, producer, before, after in rows_of:
             name = self._texts.names[topic]
             times = before, after
-            found[at].append(Produced(name, number, there, here, count, in_transaction, producer, times))
-        return found
+            by_exchange[at].append(Produced(name, number, there, here, count, in_transaction, producer, times))
+        return by_exchange
 
     # --- Fetch
 
@@ -223,28 +223,28 @@ class _Block:
         plain = wanted.copy()
         for part in (block.left, block.right):
             requests, answers = part.requests(block.api_key), part.answers(block.api_key)
-            asked = project(requests, key, REQUEST, request_paths, wanted, MAX_ROWS)
+            request_fields = project(requests, key, REQUEST, request_paths, wanted, MAX_ROWS)
             answered = project(answers, key, RESPONSE, answer_paths, wanted, MAX_ROWS)
             rows = partition_rows(answers, answered, RESPONSE_LISTS[key], _READ)
-            plain &= asked.decoded & answered.decoded
+            plain &= request_fields.decoded & answered.decoded
             plain[rows.message[rows.columns["abortedTransactions"].filled(0) > 0]] = False
-            sides.append((requests, asked, rows))
-        found = {at: Fetched(set(), []) for at in np.flatnonzero(plain).tolist()}
-        requests, asked, _ = sides[0]
+            sides.append((requests, request_fields, rows))
+        by_exchange = {at: Fetched(set(), []) for at in np.flatnonzero(plain).tolist()}
+        requests, request_fields, _ = sides[0]
         for where in lists_of(key):
-            message, topics = topic_rows(requests, asked, where)
+            message, topics = topic_rows(requests, request_fields, where)
             chosen = plain[message]
             numbers = self._texts.numbers(topics.where(chosen), 0).tolist()
             for at, number in zip(message[chosen].tolist(), numbers, strict=True):
-                found[at].topics.add(self._texts.names[number])
-        for side, (requests, asked, rows) in enumerate(sides):
-            starts = partition_rows(requests, asked, lists_of(key)[0], ("fetchOffset",))
+                by_exchange[at].topics.add(self._texts.names[number])
+        for side, (requests, request_fields, rows) in enumerate(sides):
+            starts = partition_rows(requests, request_fields, lists_of(key)[0], ("fetchOffset",))
             for at, read in self._read(starts, rows, side, plain):
-                found[at].reads.append(read)
-        return found
+                by_exchange[at].reads.append(read)
+        return by_exchange
 
     def _read(self, wanted: PartitionRows, given: PartitionRows, side: int, plain: Flags) -> Iterator[tuple[int, Read]]:
-        """What one side's answers hold of each partition with records, with its exchange."""
+        """Yield the records of each partition in one side's answers, with the exchange."""
         given = given.where(plain[given.message] & (given.columns["records"].length > 0))
         wanted = wanted.where(np.isin(wanted.message, given.message))
         names_of = self._texts.names
@@ -266,11 +266,11 @@ class _Block:
             begin = np.array([starts.get(each, 0) for each in where], np.int64)
             shown &= content.offset >= begin[content.field]
         bounds = np.searchsorted(content.field, np.arange(len(where) + 1)).tolist()
-        kept = np.concatenate(([0], np.cumsum(shown)))[bounds].tolist()
+        shown_before = np.concatenate(([0], np.cumsum(shown)))[bounds].tolist()
         offsets, forms = content.offset[shown].tobytes(), content.form[shown].tobytes()
         digests = b"".join(itertools.compress(content.digests, shown.tolist()))
         for number, (at, topic, index) in enumerate(where):
-            low, high = kept[number], kept[number + 1]
+            low, high = shown_before[number], shown_before[number + 1]
             span = None
             if bounds[number + 1] > bounds[number]:
                 begun = starts.get(where[number], int(content.offset[bounds[number]]))

@@ -49,10 +49,10 @@ _EITHER_WAY: Final = {
 
 
 def kind_of(difference: Difference | Grouped) -> Kind:
-    """What a difference has in common with one that old against old shows."""
+    """Key of a difference that is the same where comparing the old run with itself shows it."""
     named = difference.row["api_key"] if isinstance(difference, Difference) else difference.api_key
-    told = difference.kind.startswith(("error", "state"))
-    values = frozenset((difference.left, difference.right)) if told else frozenset[str]()
+    by_values = difference.kind.startswith(("error", "state"))
+    values = frozenset((difference.left, difference.right)) if by_values else frozenset[str]()
     return named, difference.path, _EITHER_WAY.get(difference.kind, difference.kind), values
 
 
@@ -80,8 +80,8 @@ class Shift:
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """What old against old differs in: kinds of difference with their counts, whatever the reason; answers compared by
-    API; latencies by API, of both."""
+    """Differences of the old run from itself: kinds of difference with their counts, whatever the reason; answers
+    compared by API; latencies by API, of both."""
 
     kinds: Counter[Kind] = field(default_factory=Counter)
     compared: Counter[int] = field(default_factory=Counter)
@@ -90,11 +90,11 @@ class Noise:
     def explains(self, groups: Iterable[Grouped], compared: Mapping[int, int]) -> frozenset[Kind]:
         """The kinds of unexpected difference that old against old shows as often. `compared`: answers of old against
         new by API."""
-        found: Counter[Kind] = Counter()
+        counts: Counter[Kind] = Counter()
         for group in groups:
             if group.unexpected:
-                found[kind_of(group)] += group.count
-        return frozenset(kind for kind, count in found.items() if self._as_often(kind, count, compared))
+                counts[kind_of(group)] += group.count
+        return frozenset(kind for kind, count in counts.items() if self._as_often(kind, count, compared))
 
     def _as_often(self, kind: Kind, count: int, compared: Mapping[int, int]) -> bool:
         there = self.kinds[kind]
@@ -107,12 +107,12 @@ class Noise:
 
     def shifts(self, latencies: Mapping[str, tuple[Sequence[int], Sequence[int]]]) -> dict[str, list[Shift]]:
         """Of old against new, by API."""
-        found = {}
+        by_api = {}
         for api, (left, right) in sorted(latencies.items()):
-            mine = list(_shifts(left, right, *self.latencies.get(api, ((), ()))))
-            if mine:
-                found[api] = mine
-        return found
+            shifts = list(_shifts(left, right, *self.latencies.get(api, ((), ()))))
+            if shifts:
+                by_api[api] = shifts
+        return by_api
 
 
 def learn(groups: Iterable[Grouped], compared: Counter[int], latencies: Mapping[str, Any]) -> Noise:
@@ -187,12 +187,12 @@ def _resampled(ordered: Ordered, part: float, chance: np.random.Generator) -> Or
 
 def lines(shifts: Mapping[str, Sequence[Shift]]) -> list[str]:
     """For a person."""
-    told = []
+    lines = []
     for api, some in shifts.items():
-        said = ", ".join(
-            f"{one.quantile} {one.shift / 1000:+.2f} ms ({one.low / 1000:+.2f} to {one.high / 1000:+.2f}, "
-            f"noise {one.noise / 1000:.2f}){' slower' if one.slower else ''}"
-            for one in some
+        quantiles = ", ".join(
+            f"{shift.quantile} {shift.shift / 1000:+.2f} ms ({shift.low / 1000:+.2f} to {shift.high / 1000:+.2f}, "
+            f"noise {shift.noise / 1000:.2f}){' slower' if shift.slower else ''}"
+            for shift in some
         )
-        told.append(f"  {api:<24}{said}")
-    return told
+        lines.append(f"  {api:<24}{quantiles}")
+    return lines

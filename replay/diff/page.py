@@ -55,13 +55,16 @@ def as_html(comparison: Comparison, sides: tuple[str, str], pairs: Sequence[Pair
     groups = grouped(comparison.differences)
     unexpected = [group for group in groups if group.unexpected]
     expected = [group for group in groups if not group.unexpected and group.examples[0].cause is None]
-    said = verdict(comparison, unexpected)
+    verdict_text = verdict(comparison, unexpected)
     parts = [
-        f'<h1>kwire diff: <span class="{"bad" if unexpected else "good"}">{_text(said)}</span></h1>',
+        f'<h1>kwire diff: <span class="{"bad" if unexpected else "good"}">{_text(verdict_text)}</span></h1>',
         "".join(f'<p class="soft">{_text(line)}</p>' for line in summary_lines(comparison, sides)),
     ]
     if unexpected:
-        parts += ["<h2>What differs, and what follows from it</h2>", *(_cause(one, sides, pairs) for one in unexpected)]
+        parts += [
+            "<h2>What differs, and what follows from it</h2>",
+            *(_cause(group, sides, pairs) for group in unexpected),
+        ]
     if comparison.audit is not None:
         parts += ["<h2>Records that the target acknowledged</h2>", _audit(comparison.audit)]
     parts += ["<h2>Latency</h2>", *_latencies(comparison, sides)]
@@ -96,26 +99,26 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[object]], numbers: in
 
 
 def _cause(group: Grouped, sides: tuple[str, str], pairs: Sequence[Pair]) -> str:
-    follows = "".join(f"<li>{_text(consequence_text(one))}</li>" for one in group.consequences)
+    follows = "".join(f"<li>{_text(consequence_text(consequence))}</li>" for consequence in group.consequences)
     rows = [
         (
-            one.row["request_file"],
-            one.row["request_packet"],
-            one.row["connection"],
-            one.row["correlation_id"],
-            "/".join(one.key),
-            one.left,
-            one.right,
+            example.row["request_file"],
+            example.row["request_packet"],
+            example.row["connection"],
+            example.row["correlation_id"],
+            "/".join(example.key),
+            example.left,
+            example.right,
         )
-        for one in group.examples
+        for example in group.examples
     ]
     columns = ("file", "packet", "connection", "id", "about", *sides)
-    said = [f"<article><h3>{_text(group_title(group))}</h3>"]
+    parts = [f"<article><h3>{_text(group_title(group))}</h3>"]
     if follows:
-        said.append(f"<p>From which follow</p><ul>{follows}</ul>")
-    said.append(_table(columns, rows))
-    said += _bodies(group.examples[0], sides, pairs)
-    return "".join(said) + "</article>"
+        parts.append(f"<p>From which follow</p><ul>{follows}</ul>")
+    parts.append(_table(columns, rows))
+    parts += _bodies(group.examples[0], sides, pairs)
+    return "".join(parts) + "</article>"
 
 
 def _bodies(example: Difference, sides: tuple[str, str], pairs: Sequence[Pair]) -> Iterator[str]:
@@ -124,12 +127,12 @@ def _bodies(example: Difference, sides: tuple[str, str], pairs: Sequence[Pair]) 
     if place is None or not 0 <= place < len(pairs):
         return
     pair = pairs[place]
-    said: tuple[tuple[str, Callable[[Side], Any]], ...] = (
-        ("request", lambda side: side.asked()),
-        ("answer", lambda side: getattr(side.said(pair.api_key), "body", None)),
+    bodies: tuple[tuple[str, Callable[[Side], Any]], ...] = (
+        ("request", lambda side: side.request_body()),
+        ("answer", lambda side: getattr(side.decoded_answer(pair.api_key), "body", None)),
     )
     yield "<details><summary>the first of them, both sides</summary>"
-    for what, body in said:
+    for what, body in bodies:
         yield f'<h4>{what}</h4><div class="both">'
         for name, side, colour in zip(sides, (pair.left, pair.right), ("left", "right"), strict=True):
             yield f'<div><b class="{colour}">{_text(name)}</b><pre>{_shown(body(side))}</pre></div>'
@@ -140,9 +143,9 @@ def _bodies(example: Difference, sides: tuple[str, str], pairs: Sequence[Pair]) 
 def _shown(body: Any) -> str:
     if body is None:
         return "none"
-    told = json.dumps(_without_bytes(body), indent=1, ensure_ascii=False)
-    said = told if len(told) <= _MOST else f"{told[:_MOST]}\n... {len(told) - _MOST:,} characters more"
-    return "\n".join(map(_text, said.split("\n")))
+    text = json.dumps(_without_bytes(body), indent=1, ensure_ascii=False)
+    shown = text if len(text) <= _MOST else f"{text[:_MOST]}\n... {len(text) - _MOST:,} characters more"
+    return "\n".join(map(_text, shown.split("\n")))
 
 
 def _without_bytes(value: Any) -> Any:
@@ -165,17 +168,19 @@ def _audit(audit: Audited) -> str:
     worst = sorted(audit.after.items(), key=lambda each: (-_wrong(each[1]), each[0]))
     columns = ("acknowledged", "readable", "missing", "out_of_order", "stored_otherwise")
     rows = [
-        (*where, row.get("stored_as") or "", *("not read" if row.get(one) is None else row[one] for one in columns))
+        (*where, row.get("stored_as") or "", *("not read" if row.get(name) is None else row[name] for name in columns))
         for where, row in worst[:_ROWS]
     ]
-    named = (one.replace("_", " ") for one in columns)
+    named = (name.replace("_", " ") for name in columns)
     headings = ("topic", "partition", "stored as, where otherwise than sent", *named)
     more = f'<p class="soft">and {len(worst) - _ROWS:,} partitions more</p>' if len(worst) > _ROWS else ""
     return _table(headings, rows, len(columns)) + more
 
 
 def _wrong(row: Any) -> int:
-    return sum(row.get(one) or 0 for one in ("missing", "out_of_order", "stored_otherwise")) + (row["readable"] is None)
+    return sum(row.get(name) or 0 for name in ("missing", "out_of_order", "stored_otherwise")) + (
+        row["readable"] is None
+    )
 
 
 # --- latencies ---

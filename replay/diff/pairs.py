@@ -1,4 +1,4 @@
-"""The same captured exchange on two sides, and where pairs come from.
+"""Pair the two sides of each captured exchange.
 
 In: one RUN (what was captured against what was replayed), or two RUNs of the same capture (what one target answered
 against what the other did). Out: `Pair`s in order of captured time. Rule: every captured exchange becomes a pair, also
@@ -43,7 +43,7 @@ class Side:
     named: Mapping[str, str] = field(default_factory=dict, repr=False)
     _decoded: dict[str, tree.Decoded] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def asked(self) -> dict[str, Any] | None:
+    def request_body(self) -> dict[str, Any] | None:
         """The request's body."""
         if self.request is None:
             return None
@@ -51,7 +51,7 @@ class Side:
             self._decoded["request"] = self._called(tree.decode_request(self.request, exact=True))
         return self._decoded["request"].body
 
-    def said(self, api_key: int) -> tree.Decoded | None:
+    def decoded_answer(self, api_key: int) -> tree.Decoded | None:
         """The answer, with what could be read of it."""
         if self.answer is None or self.version is None:
             return None
@@ -151,8 +151,8 @@ _OF_DATA: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What a RUN says of itself. `audited`: rows of its table `audit`, None where it was not; `renamed`: as of a
-    `Side`; `speed`: it was sent at, 1 as captured, None as fast as answers allowed; `seeded`: by topic as
+    """Facts that a RUN records about itself. `audited`: rows of its table `audit`, None where it was not; `renamed`: as
+    of a `Side`; `speed`: it was sent at, 1 as captured, None as fast as answers allowed; `seeded`: by topic as
     captured, the settings in which it was meant to differ when it was made for the replay; `ended`: why it ended before
     all was sent; `own_users`: whoever logged in when captured had a login of his own (`--principals`)."""
 
@@ -254,7 +254,7 @@ class Pairs(Sequence[Pair]):
 
 
 def from_run(path: str | os.PathLike[str]) -> Pairs:
-    """What was captured (left) against what the replay got (right). Raises DatasetError."""
+    """Pair what was captured (left) with what the replay got (right). Raises DatasetError."""
     return _of_run(Run(path, ConnectionNames()))
 
 
@@ -324,11 +324,11 @@ def from_runs(left: str | os.PathLike[str], right: str | os.PathLike[str]) -> Pa
 
 
 def _captured(run: Run, place: int, row: dict[str, Any]) -> Side:
-    asked, answer = run.captured(place)
+    request, answer = run.captured(place)
     state = str(row["status"])
     if state == "unanswered" or (state == "answered" and answer is None):
         state = "not_captured"
-    return Side(state, row["api_version"], asked, answer, row["latency_us"], captured=True, named=run.captured_names)
+    return Side(state, row["api_version"], request, answer, row["latency_us"], captured=True, named=run.captured_names)
 
 
 def _replayed(run: Run, place: int) -> Side:

@@ -1,4 +1,4 @@
-"""What many Produce and Fetch messages hold of each topic and partition, as columns.
+"""Read topics and partitions of many Produce and Fetch messages as columns.
 
 In: a projection (`analyzer.protocol.project`) of the messages. Out: rows of topics, and of partitions. Pure.
 """

@@ -1,5 +1,5 @@
-"""What connections have read of partitions: of the whole conversation, not answer by answer, because a fetch may carry
-more or less each time.
+"""Compare the records that connections have read of partitions: of the whole conversation, not answer by answer,
+because a fetch may carry more or less each time.
 
 In: a partition with what was read of it on both sides. Out: differences. Pure.
 """
@@ -45,8 +45,8 @@ class Unread:
         """Where it is more than the end of a run explains."""
         for topic, (total, lost, _, place) in self._topics.items():
             if lost > UNREAD_RECORDS and lost > UNREAD_SHARE * total:
-                told = f"{total} records", f"{total - lost} records"
-                yield Difference(pairs[place].row, "(records)", _LESS, *told, (topic,))
+                values = f"{total} records", f"{total - lost} records"
+                yield Difference(pairs[place].row, "(records)", _LESS, *values, (topic,))
 
 
 def differences(
@@ -56,16 +56,17 @@ def differences(
     refused: Mapping[tuple[str, str, int], Difference],
     pairs: Sequence[Pair],
 ) -> Iterator[Difference]:
-    """What each connection has read of each partition. `failed`: why a batch of a partition was not stored; `doubled`:
-    that one was stored twice; `refused`: errors that a connection's fetches of a partition met here only."""
+    """Yield the differences in what each connection has read of each partition. `failed`: why a batch of a partition
+    was not stored; `doubled`: that one was stored twice; `refused`: errors that a connection's fetches of a partition
+    met here only."""
     unread = Unread()
     for partition in partitions:
         where = partition.topic, partition.index
-        told = _Told(partition, failed.get(where), doubled.get(where), unread)
+        differences_of = _PartitionDifferences(partition, failed.get(where), doubled.get(where), unread)
         for reading in partition.readings:
             read = _plainly_the_same(partition, reading)
             if read is None:
-                yield from told.reading(reading, pairs, refused)
+                yield from differences_of.reading(reading, pairs, refused)
             else:
                 unread.add(partition.topic, read, 0, reading.place)
     yield from unread.differences(pairs)
@@ -93,7 +94,8 @@ def _plainly_the_same(partition: Partition, reading: Reading) -> int | None:
 
 
 def acquired(correspondence: Correspondence, failed: Mapping[str, Difference]) -> Iterator[Difference]:
-    """What the members of share groups have acquired together. `failed`: groups that could not be joined, and why."""
+    """Yield the differences in what the members of share groups have acquired together. `failed`: groups that could not
+    be joined, and why."""
     for (group, topic, index), both in correspondence.acquired.items():
         partition = correspondence.partition(topic, index)
         there = ((offset, partition.read_at(offset, both.right)) for offset in both.left)
@@ -101,22 +103,22 @@ def acquired(correspondence: Correspondence, failed: Mapping[str, Difference]) -
         if not missing:
             continue
         beyond = missing > UNREAD_RECORDS and missing > UNREAD_SHARE * len(both.left)
-        told = f"{len(both.left)} records", f"{len(both.left) - missing} records"
+        values = f"{len(both.left)} records", f"{len(both.left) - missing} records"
         key = group, topic, str(index)
         cause = failed.get(group)
         rule = "consequence" if cause is not None else None if beyond else "read_less"
-        yield Difference(both.row, "(records)", "acquired less", *told, key, rule, cause)
+        yield Difference(both.row, "(records)", "acquired less", *values, key, rule, cause)
 
 
 def other_form(before: Form, after: Form) -> str:
-    """What differs between two ways to store the same records; empty: nothing that counts. (Message sets of before 0.10
-    have no times.)"""
+    """Describe how two ways to store the same records differ; empty: in nothing that counts. (Message sets of before
+    0.10 have no times.)"""
     codec = "codec" if before.codec != after.codec else ""
     kind = "timestamp type" if before.magic and after.magic and before.appended != after.appended else ""
     return codec or kind or ("format" if before.magic != after.magic else "")
 
 
-class _Told:
+class _PartitionDifferences:
     """Of one partition."""
 
     def __init__(
@@ -130,7 +132,7 @@ class _Told:
     def reading(
         self, reading: Reading, pairs: Sequence[Pair], refused: Mapping[tuple[str, str, int], Difference]
     ) -> Iterator[Difference]:
-        """What one connection has read."""
+        """Compare what one connection has read."""
         key = (self._partition.topic, str(self._partition.index))
         left, right = reading.left.by_offset(), reading.right.by_offset()
         wanted = {self._partition.read_at(offset, right): (offset, digest) for offset, digest in left.items()}
@@ -190,8 +192,8 @@ class _Told:
             rule = "consequence" if cause is not None else rule
             yield Difference(row, "(records)", "record extra", "not read", f"{extra} records", key, rule, cause)
         if gained:
-            told = "record extra", "not read", f"{gained} records"
-            yield Difference(row, "(records)", *told, key, "not_stored")
+            values = "record extra", "not read", f"{gained} records"
+            yield Difference(row, "(records)", *values, key, "not_stored")
         self._unread.add(self._partition.topic, len(left), unread, reading.place)
 
     def _forms(
@@ -211,5 +213,5 @@ class _Told:
             rule = "version" if what == "format" and before.magic < after.magic else None
             if what:
                 key = (self._partition.topic, str(self._partition.index))
-                told = f"{before.text()}: {count} record{'s' * (count != 1)}", after.text()
-                yield Difference(row, "(records)", f"stored with another {what}", *told, key, rule)
+                values = f"{before.text()}: {count} record{'s' * (count != 1)}", after.text()
+                yield Difference(row, "(records)", f"stored with another {what}", *values, key, rule)

@@ -1,4 +1,4 @@
-"""What lies in a `records` field, as far as comparing wants it: which record, from whom, at which offset.
+"""Read the facts of records that comparing needs: digest, producer, offset.
 
 In: the bytes of one `records` field, or of many, of any magic and codec. Out: `Record`s in order, or columns of them
 (`Content`); their content as a digest of key, value and headers. Rules: a batch cut off at the end of a fetch is left
@@ -150,7 +150,7 @@ def _digests(piece: opening.Piece) -> list[bytes]:
     table = piece.table
     lengths = table[[opening.R_KEY_LENGTH, opening.R_VALUE_LENGTH]]
     # Big-endian lengths of each record's key and value, -1 for null.
-    said = np.where(lengths == NULL, -1, lengths).T.astype(">i8").tobytes()
+    prefixes = np.where(lengths == NULL, -1, lengths).T.astype(">i8").tobytes()
     sizes = np.where(lengths == NULL, 0, lengths)
     starts = table[[opening.R_KEY_AT, opening.R_VALUE_AT]]
     places = np.stack([starts[0], starts[0] + sizes[0], starts[1], starts[1] + sizes[1]])
@@ -160,7 +160,7 @@ def _digests(piece: opening.Piece) -> list[bytes]:
     at = 0
     for which, key, key_end, value, value_end, count in rows:
         data = heaps[which]
-        parts = [said[at : at + 8], data[key:key_end], said[at + 8 : at + 16], data[value:value_end]]
+        parts = [prefixes[at : at + 8], data[key:key_end], prefixes[at + 8 : at + 16], data[value:value_end]]
         at += 16
         for _ in range(count):
             heap, *places_of = next(headers)

@@ -98,8 +98,8 @@ class _Index:
 
     def all_found(self, keys: Numbers) -> Numbers:
         """Of many."""
-        found: Numbers = spill.concat(self.find(keys[part]) for part in spill.blocks(len(keys)))
-        return found
+        rows: Numbers = spill.concat(self.find(keys[part]) for part in spill.blocks(len(keys)))
+        return rows
 
     def find(self, keys: Numbers) -> Numbers:
         """Of some."""
@@ -182,7 +182,7 @@ class _Unpacked:
 
 @dataclass(frozen=True, slots=True)
 class StoredOutcome:
-    """What became of an exchange, and its frames without their length, as sent and answered; None for none."""
+    """The outcome of an exchange, and its frames without their length, as sent and answered; None for none."""
 
     verdict: str
     rule: str | None
@@ -210,13 +210,11 @@ class Part:
 
     def requests(self, api_key: Numbers) -> Messages:
         """The requests, of these APIs."""
-        direction = np.full(len(api_key), REQUEST, np.int64)
-        return Messages(self.heap, self.asked_at, self.asked_end, api_key, self.version, direction)
+        return Messages.from_columns(self.heap, self.asked_at, self.asked_end, api_key, self.version, REQUEST)
 
     def answers(self, api_key: Numbers) -> Messages:
         """The answers, of these APIs."""
-        direction = np.full(len(api_key), RESPONSE, np.int64)
-        return Messages(self.heap, self.answer_at, self.answer_end, api_key, self.version, direction)
+        return Messages.from_columns(self.heap, self.answer_at, self.answer_end, api_key, self.version, RESPONSE)
 
 
 class Run:
@@ -247,18 +245,19 @@ class Run:
         self._asked, self._answered = self._frames(names, index, exchanges)
         outcomes = spill.concat(names.keys(batch, "exchange") for batch in self._outcomes.batches)
         valid = (batch.column("api_key").is_valid().to_numpy(False) for batch in self._outcomes.batches)
-        asked = spill.concat(valid, np.bool_)
+        requested = spill.concat(valid, np.bool_)
         places = spill.concat(
-            np.flatnonzero(asked[part] & (outcomes[part] != _NONE)) + part.start for part in spill.blocks(len(outcomes))
+            np.flatnonzero(requested[part] & (outcomes[part] != _NONE)) + part.start
+            for part in spill.blocks(len(outcomes))
         )
-        captured = index.all_found(_taken(outcomes, places))
+        captured = index.all_found(_take(outcomes, places))
         if any((captured[part] == _NONE).any() for part in spill.blocks(len(captured))):
             raise DatasetError(f"{path}: has outcomes of exchanges that it lacks", "replay the capture again")
-        order = self._in_order(names, _taken(outcomes, places), captured)
-        self._outcome_at: Numbers = _taken(places, order)
-        self._captured_at: Numbers = _taken(captured, order)
+        order = self._in_order(names, _take(outcomes, places), captured)
+        self._outcome_at: Numbers = _take(places, order)
+        self._captured_at: Numbers = _take(captured, order)
         del order
-        self.keys: Numbers = _taken(outcomes, self._outcome_at)
+        self.keys: Numbers = _take(outcomes, self._outcome_at)
         self._replayed_at: Numbers = spill.concat(
             index.find(_replayed(names, self.keys[part])) for part in spill.blocks(len(self.keys))
         )
@@ -279,7 +278,7 @@ class Run:
     def _frames(self, names: ConnectionNames, index: _Index, exchanges: Numbers) -> tuple[Numbers, Numbers]:
         """Which message is each exchange's request, and which its answer."""
         replies = _Index(spill.concat(self._answer_keys(names)))
-        asked, answered = (spill.full(len(self._exchanges), _NONE, np.int64, large_bytes=1) for _ in range(2))
+        request_at, answered = (spill.full(len(self._exchanges), _NONE, np.int64, large_bytes=1) for _ in range(2))
         first = 0
         for batch in self._messages.batches:
             numbers = np.arange(first, first + len(batch))
@@ -287,13 +286,13 @@ class Run:
             complete = batch.column("complete").to_numpy(zero_copy_only=False).astype(bool)
             requests = pc.equal(batch.column("direction"), "request").to_numpy(zero_copy_only=False).astype(bool)
             for wanted, where, into, ordinal in (
-                (requests, index, asked, "exchange"),
+                (requests, index, request_at, "exchange"),
                 (~requests, replies, answered, "reply"),
             ):
                 at = where.find(names.keys(batch, ordinal))
                 chosen = complete & wanted & (at != _NONE)
                 into[at[chosen]] = numbers[chosen]
-        return asked, answered
+        return request_at, answered
 
     def _answer_keys(self, names: ConnectionNames) -> Iterator[Numbers]:
         for batch in self._exchanges.batches:
@@ -335,19 +334,19 @@ class Run:
     @functools.cached_property
     def api_keys(self) -> Numbers:
         """By place."""
-        return _taken(_numbers(self._exchanges, "api_key", -1), self._captured_at)
+        return _take(_numbers(self._exchanges, "api_key", -1), self._captured_at)
 
     @functools.cached_property
     def held(self) -> Flags:
         """By place: did the captured broker answer late on purpose?"""
-        return _taken(_flags(self._exchanges, "cause", "hold"), self._captured_at)
+        return _take(_flags(self._exchanges, "cause", "hold"), self._captured_at)
 
     @functools.cached_property
     def retried(self) -> Flags:
         """By place: has the replay done anything for it more than once?"""
         lengths = (pc.fill_null(pc.list_value_length(batch.column("retries")), 0) for batch in self._outcomes.batches)
         again = spill.concat((each.to_numpy(zero_copy_only=False) > 0 for each in lengths), np.bool_)
-        return _taken(again, self._outcome_at)
+        return _take(again, self._outcome_at)
 
     def connections(self, places: Numbers) -> list[tuple[str, str]]:
         """(capture, connection) of exchanges."""
@@ -370,26 +369,26 @@ class Run:
 
     @functools.cached_property
     def _of_replayed(self) -> tuple[Numbers, Flags, Numbers]:
-        """The same of `outcomes`."""
+        """Of all rows of `outcomes`: version, answered?, latency."""
         rows = self._outcomes
         versions = _numbers(rows, "sent_version", -1)
         return versions, _flags(rows, "verdict", "answered"), _numbers(rows, "latency_us", -1)
 
     def captured_part(self, places: Numbers) -> Part:
-        """What was captured, of exchanges by their places."""
+        """Return the captured side of exchanges, by their positions."""
         at = self._captured_at[places]
         versions, answered, latencies = self._of_captured
         return self._part(at, versions[at], answered[at], latencies[at])
 
     def replayed_part(self, places: Numbers) -> Part:
-        """What the replay did with them."""
+        """Return the replayed side of exchanges, by their positions."""
         at = self._outcome_at[places]
         versions, answered, latencies = self._of_replayed
         return self._part(self._replayed_at[places], versions[at], answered[at], latencies[at])
 
     def _part(self, exchanges: Numbers, versions: Numbers, answered: Flags, latencies: Numbers) -> Part:
-        asked, said = (self._frames_of(messages, exchanges) for messages in (self._asked, self._answered))
-        return Part(self._messages.heap, *asked, *said, versions, answered, latencies)
+        requests, answers = (self._frames_of(messages, exchanges) for messages in (self._asked, self._answered))
+        return Part(self._messages.heap, *requests, *answers, versions, answered, latencies)
 
     def _frames_of(self, messages: Numbers, exchanges: Numbers) -> tuple[Numbers, Numbers]:
         """Where frames begin and end, without their length; -1 where there is none."""
@@ -410,7 +409,7 @@ class Run:
         return self._pair(int(self._captured_at[place]))
 
     def outcome(self, place: int) -> StoredOutcome:
-        """What the replay did with it."""
+        """Return the outcome of an exchange in the replay."""
         at = int(self._outcome_at[place])
         verdict, rule, version, latency_us, retries = (self._outcomes.cell(at, name) for name in _OUTCOME)
         frames = self._pair(int(self._replayed_at[place]))
@@ -438,12 +437,12 @@ def _numbers(rows: _Unpacked, name: str, absent: int) -> Numbers:
 
 def _flags(rows: _Unpacked, name: str, value: str) -> Flags:
     """Does a column of texts say this?"""
-    said = (pc.fill_null(pc.equal(batch.column(name), value), False) for batch in rows.batches)
-    return spill.concat((each.to_numpy(zero_copy_only=False) for each in said), np.bool_)
+    equal = (pc.fill_null(pc.equal(batch.column(name), value), False) for batch in rows.batches)
+    return spill.concat((each.to_numpy(zero_copy_only=False) for each in equal), np.bool_)
 
 
-def _taken(values: npt.NDArray[Any], places: Numbers) -> npt.NDArray[Any]:
-    """Those at some places, in their order."""
+def _take(values: npt.NDArray[Any], places: Numbers) -> npt.NDArray[Any]:
+    """Return the values at some positions, in that order."""
     return spill.concat((values[places[part]] for part in spill.blocks(len(places))), values.dtype)
 
 

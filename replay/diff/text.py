@@ -39,7 +39,7 @@ def as_json(comparison: Comparison, sides: tuple[str, str]) -> dict[str, Any]:
         "slower": sorted(comparison.slower),
         "noise_learned": comparison.learned,
         "shifts": {
-            api: {one.quantile: one.as_dict() for one in some}
+            api: {shift.quantile: shift.as_dict() for shift in some}
             for api, some in sorted(comparison.measured.shifts.items())
         },
         "noise": dict(sorted(comparison.noise.items())),
@@ -51,7 +51,7 @@ def as_json(comparison: Comparison, sides: tuple[str, str]) -> dict[str, Any]:
 
 
 def _audit_json(comparison: Comparison) -> dict[str, Any] | None:
-    """What audits found; null where there was none."""
+    """Results of audits; null where there was none."""
     audit = comparison.audit
     if audit is None:
         return None
@@ -69,8 +69,13 @@ def _group_json(group: Grouped) -> dict[str, Any]:
         "kind": group.kind,
         "count": group.count,
         "consequences": [
-            {"api": schema.api_name(one.api_key), "field": one.path, "kind": one.kind, "count": one.count}
-            for one in group.consequences
+            {
+                "api": schema.api_name(consequence.api_key),
+                "field": consequence.path,
+                "kind": consequence.kind,
+                "count": consequence.count,
+            }
+            for consequence in group.consequences
         ],
         "examples": [_example_json(example) for example in group.examples],
     }
@@ -152,19 +157,19 @@ def verdict(comparison: Comparison, unexpected: Sequence[Grouped]) -> str:
         unread = comparison.audit.unread
         return f"same answers, {unread} partition{'s' * (unread != 1)} not audited" if unread else "same"
     total = sum(group.count for group in unexpected)
-    following = sum(one.count for group in unexpected for one in group.consequences)
+    following = sum(consequence.count for group in unexpected for consequence in group.consequences)
     first = unexpected[0]
     values = first.right or (first.examples[0].right if first.count == 1 else "")
     what = f"{_name(first)} {first.kind}" + (f" {values}" if values else "")
     about = "/".join(first.examples[0].key)
-    said = f"{total} unexpected difference{'s' * (total != 1)}: {what}" + (f" ({about})" if about else "")
+    text = f"{total} unexpected difference{'s' * (total != 1)}: {what}" + (f" ({about})" if about else "")
     if comparison.ended:
-        said = f"the run ended first ({printable(comparison.ended)}): {said}"
+        text = f"the run ended first ({printable(comparison.ended)}): {text}"
     if len(unexpected) > 1:
-        said += f" and {len(unexpected) - 1} more kind{'s' * (len(unexpected) > 2)}"
+        text += f" and {len(unexpected) - 1} more kind{'s' * (len(unexpected) > 2)}"
     if not following:
-        return said
-    return f"{said}; {following:,} more follow{'s' * (following == 1)} from {'it' if len(unexpected) == 1 else 'them'}"
+        return text
+    return f"{text}; {following:,} more follow{'s' * (following == 1)} from {'it' if len(unexpected) == 1 else 'them'}"
 
 
 def _audit_line(audit: Audited) -> str:
@@ -174,9 +179,9 @@ def _audit_line(audit: Audited) -> str:
         unread = f"{audit.acknowledged - audit.looked_for:,} are in {there} that could not be read"
         if not audit.looked_for:
             return f"audit: of {audit.acknowledged:,} records that the target acknowledged {unread}"
-    said = f"audit: of {audit.looked_for:,} records that the target acknowledged "
-    said += f"{audit.missing:,} are missing, {audit.out_of_order:,} out of order"
-    return said + (f"; {unread}" if unread else "")
+    line = f"audit: of {audit.looked_for:,} records that the target acknowledged "
+    line += f"{audit.missing:,} are missing, {audit.out_of_order:,} out of order"
+    return line + (f"; {unread}" if unread else "")
 
 
 def _counts(counts: Any) -> str:
@@ -211,15 +216,15 @@ def group_lines(group: Grouped) -> list[str]:
     if shown:
         lines.append(f"      from which follow {', '.join(map(consequence_text, shown))}")
     if len(group.consequences) > len(shown):
-        rest = sum(one.count for one in group.consequences[_CONSEQUENCES:])
+        rest = sum(consequence.count for consequence in group.consequences[_CONSEQUENCES:])
         lines.append(f"      and {rest} others")
     return lines
 
 
-def consequence_text(one: Consequence) -> str:
-    """What follows from a difference, in words."""
-    what = f"{one.kind} {one.right}" if one.right else one.kind
-    return f"{one.count} x {schema.api_name(one.api_key)} {what}"
+def consequence_text(consequence: Consequence) -> str:
+    """Describe a consequence of a difference in words."""
+    what = f"{consequence.kind} {consequence.right}" if consequence.right else consequence.kind
+    return f"{consequence.count} x {schema.api_name(consequence.api_key)} {what}"
 
 
 def _latency_lines(comparison: Comparison, sides: tuple[str, str]) -> list[str]:

@@ -22,7 +22,7 @@ from replay.plan.early_members import Early
 from replay.plan.sessions import Decoded, decoded
 
 if TYPE_CHECKING:
-    from analyzer.analysis.traffic_summary import Touched
+    from analyzer.analysis.traffic_summary import TopicActivity
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,14 +127,14 @@ class Learning:
         elif key in _SETTING:
             self._settings.append(ConfigRequest(message.request.sent_ns, key, body, answer))
 
-    def touch(self, some: Touched) -> None:
+    def touch(self, some: TopicActivity) -> None:
         """Learn what many requests of one API say of a topic."""
-        if some.api_key == api_keys.PRODUCE and some.asked >= 0:
+        if some.api_key == api_keys.PRODUCE and some.requested >= 0:
             self.cluster.produced.add(some.topic or some.topic_id)
         if some.topic and some.served >= 0:
             self.cluster.note(some.topic, some.served + 1)
-        elif some.topic_id and some.asked >= 0:
-            self._ids.used[some.topic_id] = max(some.asked, self._ids.used.get(some.topic_id, 0))
+        elif some.topic_id and some.requested >= 0:
+            self._ids.used[some.topic_id] = max(some.requested, self._ids.used.get(some.topic_id, 0))
 
     def fetched(self, topic_id: str, partition: int, checksum: bytes) -> None:
         """Learn the first batch that was read of a topic without a name."""

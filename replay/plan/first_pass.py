@@ -21,7 +21,7 @@ from replay.plan.record_times import Times, note
 from replay.plan.sessions import Decoded
 
 if TYPE_CHECKING:
-    from analyzer.analysis.traffic_summary import Touched
+    from analyzer.analysis.traffic_summary import TopicActivity
 
 _OF_GROUPS: Final = frozenset(
     (
@@ -86,11 +86,11 @@ class FirstPass:
             codes = frozenset(errors.codes(answer)) if key in _OF_GROUPS else frozenset[int]()
             self.early.take(MemberRequest(key, body, answer, codes, (row["client_ip"], row["client_id"])))
 
-    def touch(self, some: Touched, client: tuple[str, str | None]) -> None:
+    def touch(self, some: TopicActivity, client: tuple[str, str | None]) -> None:
         """Take what Produce and Fetch say of a topic. `client`: under its new name."""
         named = some.topic or some.topic_id
         self.learning.touch(some)
-        if some.asked < 0 or not named:
+        if some.requested < 0 or not named:
             return
         self.named.setdefault(some.api_key, set()).add(named)
         if some.api_key == api_keys.FETCH:

@@ -1,4 +1,4 @@
-"""What makes up most of a busy capture, read by hand: a Produce request of one partition that was answered well.
+"""Read simple Produce requests without decoding: one partition, answered without an error.
 
 In: frames. Out: a `FastPath`, which has all that the plan and fast path (`send.produce_in_place`) need of it, so that
 nobody makes a body of it; None for whatever is not as plain as that, which is decoded as every other request. This
@@ -81,8 +81,8 @@ def read(data: bytes, answer: bytes) -> FastPath | None:
         key, version = _TWO_SHORTS.unpack_from(data)
         if key != api_keys.PRODUCE or not _FIRST <= version <= PRODUCE_BY_ID:
             return None
-        found = _flexible(data, version, answer) if version >= _FIRST_FLEXIBLE else _fixed(data, version, answer)
-        return found if found is not None and _has_batches(found, data) else None
+        quick = _flexible(data, version, answer) if version >= _FIRST_FLEXIBLE else _fixed(data, version, answer)
+        return quick if quick is not None and _has_batches(quick, data) else None
     except (struct.error, IndexError):
         return None  # it ends before it should: who decodes it says where
 
@@ -169,19 +169,19 @@ def _has_batches(quick: FastPath, data: bytes) -> bool:
         at += length + _OFFSET_AND_SIZE
         quick.count += delta + 1
         if producer != batches.NO_PRODUCER:
-            producers = _one(producer) if not producers else (*producers, producer)
+            producers = _single(producer) if not producers else (*producers, producer)
     quick.producers = producers if len(producers) < 2 else tuple(set(producers))
     return at == end
 
 
 def _base(answer: bytes, version: int, partition: int, topic: bytes) -> int | None:
     """The base offset of an answer that says that all is well with just this partition of this topic (name or id)."""
-    said = success(answer, version, partition)
+    stored = success(answer, version, partition)
     at = 6 if version >= PRODUCE_BY_ID else 7 if version >= _FIRST_FLEXIBLE else 10
-    if said is None or answer[at : at + len(topic)] != topic:
+    if stored is None or answer[at : at + len(topic)] != topic:
         return None
     length = answer[6] - 1 if version >= _FIRST_FLEXIBLE else answer[8] << 8 | answer[9]
-    return said[0] if version >= PRODUCE_BY_ID or length == len(topic) else None
+    return stored[0] if version >= PRODUCE_BY_ID or length == len(topic) else None
 
 
 def _after_string(data: bytes, at: int) -> int:
@@ -201,7 +201,7 @@ def _id(data: bytes) -> str:
 
 
 @functools.lru_cache(maxsize=1 << 12)
-def _one(producer: int) -> tuple[int, ...]:
+def _single(producer: int) -> tuple[int, ...]:
     return (producer,)
 
 
@@ -216,8 +216,8 @@ def success(data: bytes, version: int, partition: int) -> tuple[int, int] | None
 
 
 class Stored(NamedTuple):
-    """What such an answer says: the topic (or its id) and the partition, base offset, log append time, throttle time in
-    milliseconds."""
+    """The content of such an answer: the topic (or its id) and the partition, base offset, log append time, throttle
+    time in milliseconds."""
 
     topic: str
     partition: int
@@ -273,7 +273,7 @@ def _answered_at(data: bytes, version: int) -> int:
 
 
 def plain(version: int, body: Body, data: bytes, answer: Body | None) -> FastPath | None:
-    """The same of one that was decoded, for whatever its frames hold besides; None where there is no short way."""
+    """Like `read`, for a decoded request, whatever else its frames hold; None where there is no fast path."""
     if version < _FIRST or body["acks"] == 0 or len(body["topicData"]) != 1 or answer is None:
         return None
     (topic,) = body["topicData"]

@@ -20,7 +20,7 @@ from replay.plan.renaming import Renaming
 from replay.plan.sessions import CapturedExchange, Decoded, Request, Session
 
 if TYPE_CHECKING:
-    from analyzer.analysis.traffic_summary import Asked
+    from analyzer.analysis.traffic_summary import ConnectionActivity
     from analyzer.api import ChooseExchanges
     from analyzer.bulk import rows
 
@@ -74,7 +74,7 @@ class _MetSession:
     user: str | None = None
     first: int = -1
 
-    def take(self, activity: Asked) -> None:
+    def take(self, activity: ConnectionActivity) -> None:
         """Count requests of this session."""
         self.requests += activity.requests
         if activity.requests and (self.first < 0 or activity.first < self.first):
@@ -167,26 +167,26 @@ class TwoPassReader:
         self, by_columns: Callable[[ChooseExchanges], Iterable[CapturedExchange]], met: dict[Key, _MetSession]
     ) -> None:
         """Make the first pass over columns, and over the bodies of what is not in them."""
-        from analyzer.analysis.traffic_summary import Gists
+        from analyzer.analysis.traffic_summary import TrafficSummarizer
 
         first = self.first
-        gists = Gists(first.learning.cluster.topic_names)
+        summarizer = TrafficSummarizer(first.learning.cluster.topic_names)
 
         def look(window: rows.Window) -> rows.Exchanges:
-            gist = gists.take(window)
-            for activity in gist.asked:
+            summary = summarizer.take(window)
+            for activity in summary.connections:
                 key = window.names.capture, activity.connection
                 session = met.setdefault(key, _MetSession(len(met), activity.broker))
                 session.take(activity)
                 if activity.requests:
                     first.sent(session.number, _micro(activity.earliest_ns))
                     first.sent(session.number, _micro(activity.last_ns), activity.requests - 1)
-            for touched in gist.touched:
-                address, client = touched.client
-                first.touch(touched, (address, self.names.transaction(client or "") or client))
-            for fetched in gist.fetched:
+            for topic in summary.topics:
+                address, client = topic.client
+                first.touch(topic, (address, self.names.transaction(client or "") or client))
+            for fetched in summary.fetched:
                 first.learning.fetched(*fetched)
-            return gist.rest
+            return summary.rest
 
         def see(exchange: CapturedExchange) -> None:
             session = met[exchange.row["capture"], exchange.row["connection"]]

@@ -1,7 +1,7 @@
 """Datasets in an embedded DuckDB, asked in Spark SQL.
 
-In: the folders of datasets. Out: answers as Arrow tables with Spark's names and types, or `Untaken`, for whatever
-reason: then Spark is asked, and says what is wrong where something is.
+In: the folders of datasets. Out: answers as Arrow tables with Spark's names and types, or `UnsupportedSqlError`, for
+whatever reason: then Spark is asked, and says what is wrong where something is.
 
 Rules
 - Of the datasets only the files are read that the manifests list, by their very names.
@@ -31,7 +31,7 @@ from analyzer.dataset import tables
 from reports import catalog, relations
 from reports.embedded import functions
 from reports.embedded.prepared import Prepared
-from reports.engine_protocol import UnknownColumn, Untaken, cancel
+from reports.engine_protocol import UnknownColumn, UnsupportedSqlError, cancel
 
 MEMORY = 2 << 30
 """What DuckDB may hold. A report shares this machine with what it reports on."""
@@ -77,12 +77,12 @@ class Embedded:
         )
         self._connection.execute(_SESSION)
         self._cursors = [self._connection]
-        self._mine = threading.local()
+        self._local = threading.local()
         self._making = threading.Lock()
         functions.install(self._connection, relations.bucketed(self._opened))
         self._names = frozenset(relations.names())
         self._prepared = Prepared(self._names)
-        self._made: set[str] = set()
+        self._created: set[str] = set()
         self._rows = relations.besides(self._opened)
 
     def own(self) -> list[str]:
@@ -99,25 +99,25 @@ class Embedded:
         for cursor in tuple(self._cursors):
             cursor.interrupt()
 
-    def ask(self, query: str, rows: int | None = None, ours: bool = False) -> tuple[pa.Table, bool]:
-        """The answer, and whether there are more than `rows`. Raises Untaken, UnknownColumn."""
-        text = self._translated(query, None if rows is None else rows + 1, ours)
+    def ask(self, query: str, rows: int | None = None, repeated: bool = False) -> tuple[pa.Table, bool]:
+        """The answer, and whether there are more than `rows`. Raises UnsupportedSqlError, UnknownColumn."""
+        text = self._translated(query, None if rows is None else rows + 1, repeated)
         try:
             self._need(catalog.needed(query))
             table = _plain(self._run(text))
         except duckdb.BinderException as failure:
-            raise _unknown_column(str(failure)) or Untaken(_first_line(failure)) from None
+            raise _unknown_column(str(failure)) or UnsupportedSqlError(_first_line(failure)) from None
         except duckdb.InterruptException:
             raise KeyboardInterrupt from None
         except duckdb.Error as failure:
-            raise Untaken(_first_line(failure)) from None
+            raise UnsupportedSqlError(_first_line(failure)) from None
         if rows is None:
             return table, False
         return table.slice(0, rows), len(table) > rows
 
-    def _translated(self, query: str, rows: int | None, ours: bool) -> str:
+    def _translated(self, query: str, rows: int | None, repeated: bool) -> str:
         """The query for DuckDB. What people ask is not kept."""
-        if ours:
+        if repeated:
             return self._prepared.translated(query, rows)
         from reports.embedded import translation  # with what understands SQL: loaded where it is needed
 
@@ -128,40 +128,40 @@ class Embedded:
         if threading.current_thread() is not threading.main_thread():
             return self._cursor().sql(text).to_arrow_table()
         with ThreadPoolExecutor(1) as pool:
-            asked = pool.submit(lambda: self._connection.sql(text).to_arrow_table())
+            future = pool.submit(lambda: self._connection.sql(text).to_arrow_table())
             try:
-                return asked.result()
+                return future.result()
             except KeyboardInterrupt:
-                cancel(self, [asked])
+                cancel(self, [future])
                 raise
 
     def _cursor(self) -> Any:
         """This thread's."""
-        found = getattr(self._mine, "cursor", None)
-        if found is None:
-            found = self._mine.cursor = self._connection.cursor()
-            found.execute(_SESSION)
-            self._cursors.append(found)
-        return found
+        cursor = getattr(self._local, "cursor", None)
+        if cursor is None:
+            cursor = self._local.cursor = self._connection.cursor()
+            cursor.execute(_SESSION)
+            self._cursors.append(cursor)
+        return cursor
 
     def check(self, query: str) -> None:
-        """Bind a query, and read nothing. Raises Untaken, UnknownColumn."""
+        """Bind a query, and read nothing. Raises UnsupportedSqlError, UnknownColumn."""
         text = self._translated(query, None, False)
         try:
             self._need(catalog.needed(query))
             self._connection.execute(f"EXPLAIN {text}")
         except duckdb.BinderException as failure:
-            raise _unknown_column(str(failure)) or Untaken(_first_line(failure)) from None
+            raise _unknown_column(str(failure)) or UnsupportedSqlError(_first_line(failure)) from None
         except duckdb.InterruptException:
             raise KeyboardInterrupt from None
         except duckdb.Error as failure:
-            raise Untaken(_first_line(failure)) from None
+            raise UnsupportedSqlError(_first_line(failure)) from None
 
     def _need(self, wanted: Container[str] | None) -> None:
         """Make the relations of these names, None: all, each after those that it reads."""
         with self._making:
             for name in relations.names():
-                if name not in self._made and (wanted is None or name in wanted):
+                if name not in self._created and (wanted is None or name in wanted):
                     self._make(name)
 
     def _make(self, name: str) -> None:
@@ -169,11 +169,11 @@ class Embedded:
             self._connection.execute(f"CREATE VIEW {name} AS {self._table(name)}")
         elif name in relations.BESIDES:
             self._literal(name)
-        elif name in relations.KEPT and self._opened:
-            self._keep(name, relations.KEPT[name])
+        elif name in relations.MATERIALIZED and self._opened:
+            self._keep(name, relations.MATERIALIZED[name])
         else:
             self._connection.execute(f"CREATE VIEW {name} AS {self._prepared.view(name)}")
-        self._made.add(name)
+        self._created.add(name)
 
     def _keep(self, name: str, first: Sequence[str]) -> None:
         """A view as a table; those of its common tables that it is planned by are tables until it is made."""
@@ -285,28 +285,29 @@ def _unknown_column(message: str) -> UnknownColumn | None:
     """The column that a query's writer has misspelt."""
     near = re.search(r"Candidate bindings: :?(.*)", message)
     candidates = re.findall(r'"((?:[^"]|"")*)"', near[1]) if near else ()
-    found = _UNKNOWN.search(message)
-    if found is not None:
-        return UnknownColumn(found[1], candidates)
+    match = _UNKNOWN.search(message)
+    if match is not None:
+        return UnknownColumn(match[1], candidates)
     qualified = _UNKNOWN_OF.search(message)
     if qualified is not None:
         return UnknownColumn(f"{qualified[1]}.{qualified[2]}", candidates)
     other = _UNKNOWN_TABLE.search(message)  # `request.acks`: a column of a relation that the query does not name
     if other is None:
         return None
-    said = re.match(r'"?\w+"?(?:\."?\w+"?)+', other[1][max(0, len(other[2]) - len("LINE 1: ")) :])
-    return UnknownColumn(said[0].replace('"', ""), ()) if said is not None else None
+    named = re.match(r'"?\w+"?(?:\."?\w+"?)+', other[1][max(0, len(other[2]) - len("LINE 1: ")) :])
+    return UnknownColumn(named[0].replace('"', ""), ()) if named is not None else None
 
 
 def _plain(table: pa.Table) -> pa.Table:
-    """The table with Spark's types. Raises Untaken where a column has one that Spark's answer would not have."""
+    """The table with Spark's types. Raises UnsupportedSqlError where a column has one that Spark's answer would not
+    have."""
     columns = []
     for column in table.columns:
         wanted = _spark_type(column.type)
         try:
             columns.append(column if column.type == wanted else column.cast(wanted))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as failure:
-            raise Untaken(_first_line(failure)) from None
+            raise UnsupportedSqlError(_first_line(failure)) from None
     return pa.table(columns, names=table.column_names)
 
 
@@ -324,5 +325,5 @@ def _spark_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_map(kind):
         return pa.map_(_spark_type(kind.key_type), _spark_type(kind.item_type))
     if kind not in _TYPES:
-        raise Untaken(f"an answer of type {kind}")
+        raise UnsupportedSqlError(f"an answer of type {kind}")
     return kind

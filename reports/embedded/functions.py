@@ -61,7 +61,7 @@ def _passed(name: str, test: str) -> str:
 
 _TEXTS = (
     _passed("kwire_part", f"typeof(x) IN {_WRITTEN} OR typeof(x) LIKE '%[]'"),  # lists are put together as they are
-    _passed("kwire_texts", f"typeof(x) IN {tuple(f'{one}[]' for one in _WRITTEN)}"),
+    _passed("kwire_texts", f"typeof(x) IN {tuple(f'{kind}[]' for kind in _WRITTEN)}"),
 )
 
 # fmt: off
@@ -126,18 +126,18 @@ def install(connection: Any, bucketed: str) -> None:
 def _quantiles(values: Any, weights: Any, wanted: Any) -> Any:
     """For each group the quantiles of its values, each so many times (null: once), as Spark's `percentile` interpolates
     them."""
-    values, weights, wanted = (_whole(one) for one in (values, weights, wanted))
-    made: list[list[float] | None] = []
+    values, weights, wanted = (_whole(column) for column in (values, weights, wanted))
+    quantiles: list[list[float] | None] = []
     for at in range(len(values)):
         held = values[at].values
         if held is None or not len(held):
-            made.append(None)
+            quantiles.append(None)
             continue
         counts = weights[at].values
-        made.append(
+        quantiles.append(
             percentiles(held.to_numpy(), None if counts is None else counts.to_numpy(), wanted[at].values.to_numpy())
         )
-    return pa.array(made, pa.list_(pa.float64()))
+    return pa.array(quantiles, pa.list_(pa.float64()))
 
 
 def _whole(column: Any) -> Any:
@@ -154,11 +154,11 @@ def percentiles(values: np.ndarray, counts: np.ndarray | None, wanted: np.ndarra
         order = np.argsort(values, kind="stable")
         held, until = values[order], np.cumsum(counts[order])
         whole = int(until[-1])
-    found = []
+    quantiles = []
     for quantile in wanted:
         place = (whole - 1) * float(quantile)
         lower, higher = int(np.floor(place)), int(np.ceil(place))
         ends = (lower, higher) if counts is None else np.searchsorted(until, (lower + 1, higher + 1))
         low, high = (float(held[at]) for at in ends)
-        found.append(low + (high - low) * (place - lower))
-    return found
+        quantiles.append(low + (high - low) * (place - lower))
+    return quantiles

@@ -1,7 +1,7 @@
 """Spark SQL as a tree, and pieces of it as their writer would know them.
 
-In: the text of a query or a view. Out: sqlglot's tree of it, or `Untaken`. Pure. Rule: where sqlglot reads a text
-otherwise than Spark does, it is mended here, before anybody sees the tree.
+In: the text of a query or a view. Out: sqlglot's tree of it, or `UnsupportedSqlError`. Pure. Rule: where sqlglot
+reads a text otherwise than Spark does, it is mended here, before anybody sees the tree.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.tokens import TokenType
 
-from reports.engine_protocol import Untaken
+from reports.engine_protocol import UnsupportedSqlError
 
 logging.getLogger("sqlglot").setLevel(logging.ERROR)  # what it cannot parse is told by us
 
@@ -31,15 +31,18 @@ say it better, but classes of the compiled sqlglot have no children.)"""
 
 
 def parsed(text: str) -> Any:
-    """The query as a tree. Raises sqlglot's ParseError where it is none, Untaken where it is another statement."""
+    """The query as a tree. Raises sqlglot's ParseError where it is none, UnsupportedSqlError where it is another
+    statement."""
     tokens = _quotes_within(_SPARK.tokenize(text), text)
     for token, behind in itertools.pairwise(tokens):
         if token.token_type is TokenType.VAR and behind.token_type is TokenType.L_PAREN:
             token.text += _MARK if token.text.lower() in _AS_WRITTEN else ""
     parts = _SPARK.parser().parse(tokens, text)
-    statements = [one for one in parts if not isinstance(one, exp.Semicolon | None)]  # the last: a comment behind it
+    statements = [
+        statement for statement in parts if not isinstance(statement, exp.Semicolon | None)
+    ]  # the last: a comment behind it
     if len(statements) != 1 or not isinstance(statements[0], exp.Query):
-        raise Untaken("not one query")
+        raise UnsupportedSqlError("not one query")
     for function in statements[0].find_all(exp.Anonymous):
         function.set("this", function.this.removesuffix(_MARK) if isinstance(function.this, str) else function.this)
     return statements[0]
@@ -48,16 +51,16 @@ def parsed(text: str) -> Any:
 def _quotes_within(tokens: Sequence[Any], text: str) -> list[Any]:
     """The tokens, `'it''s'` as one: sqlglot takes it for two texts side by side, which would be put together without
     the quote that Spark reads there."""
-    made: list[Any] = []
+    joined: list[Any] = []
     for token in tokens:
-        before = made[-1] if made else token
+        before = joined[-1] if joined else token
         doubled = text[before.end : token.start + 1] in ("''", '""')
         if doubled and before.token_type is token.token_type is TokenType.STRING:
             before.text += text[token.start] + token.text
             before.end = token.end
         else:
-            made.append(token)
-    return made
+            joined.append(token)
+    return joined
 
 
 def read_by(tree: Any) -> list[tuple[str, int | None]]:

@@ -1,6 +1,7 @@
 """Kwire's own questions in DuckDB's words, kept from one run to the next.
 
-In: the text of a view, or of a question of a report. Out: the same for DuckDB, or `Untaken`. To load what understands
+In: the text of a view, or of a question of a report. Out: the same for DuckDB, or `UnsupportedSqlError`. To load what
+understands
 SQL, and to rewrite a hundred texts that are always the same, takes longer than to ask a small dataset all of them.
 
 Rules
@@ -25,7 +26,7 @@ from typing import Any
 from captures.cache import cache_root, content_of, opened, packed, replace, sealed, unpacked
 from reports import catalog
 
-_SOURCES = ("prepared.py", "translation.py", "kinds.py", "parsing.py", "quantiles.py")
+_SOURCES = ("prepared.py", "translation.py", "value_types.py", "parsing.py", "quantiles.py")
 
 _NUMBER = re.compile(r"(?<![\w.'\"])\d{4,18}(?![\w.'\"])")
 """Intervals have a millisecond or more, times far more digits."""
@@ -45,63 +46,63 @@ class Prepared:
         self._relations = relations
         self._path = _path()
         self._known = _read(self._path)
-        self._found = len(self._known)
+        self._stored_count = len(self._known)
         self._working = threading.Lock()
 
     def view(self, name: str) -> str:
-        """A view's query. Raises Untaken."""
+        """A view's query. Raises UnsupportedSqlError."""
         text = catalog.view(name).sql
-        return self._kept(text, lambda translate: str(translate.translated(text, self._relations)))
+        return self._cached(text, lambda translate: str(translate.translated(text, self._relations)))
 
     def steps(self, name: str, first: Sequence[str]) -> list[str]:
-        """A view's query in steps, see `translation.apart`. Raises Untaken."""
+        """A view's query in steps, see `translation.apart`. Raises UnsupportedSqlError."""
         text = catalog.view(name).sql
 
-        def made(step: int) -> str:
+        def text_of(step: int) -> str:
             key = f"{text}\n-- step {step}, {', '.join(first)}"
-            return self._kept(key, lambda translate: str(translate.apart(text, self._relations, first)[step]))
+            return self._cached(key, lambda translate: str(translate.apart(text, self._relations, first)[step]))
 
-        return [made(step) for step in range(len(first) + 1)]
+        return [text_of(step) for step in range(len(first) + 1)]
 
     def translated(self, text: str, rows: int | None = None) -> str:
-        """See `translation.translated`. Raises Untaken."""
+        """See `translation.translated`. Raises UnsupportedSqlError."""
         plain, numbers = _taken_out(text)
-        found = self._text(plain, rows)
-        if not all(mark in found for mark in numbers):  # it was reckoned with
+        translated = self._text(plain, rows)
+        if not all(mark in translated for mark in numbers):  # it was reckoned with
             return self._text(text, rows)
         for mark, number in numbers.items():
-            found = found.replace(mark, number)
-        return found
+            translated = translated.replace(mark, number)
+        return translated
 
     def _text(self, text: str, rows: int | None) -> str:
         key = f"{text}\n-- {rows} rows"
-        return self._kept(key, lambda translate: str(translate.translated(text, self._relations, rows)))
+        return self._cached(key, lambda translate: str(translate.translated(text, self._relations, rows)))
 
-    def _kept(self, key: str, make: Callable[[Any], str]) -> str:
+    def _cached(self, key: str, make: Callable[[Any], str]) -> str:
         """`make` gets the translator, which is loaded where it is needed."""
         with self._working:
-            found = self._known.get(key)
-            if found is None:
+            cached = self._known.get(key)
+            if cached is None:
                 from reports.embedded import translation
 
-                found = self._known[key] = make(translation)
-        return found
+                cached = self._known[key] = make(translation)
+        return cached
 
     def keep(self) -> None:
         """Write down what is new."""
         with self._working:
-            if self._path is not None and self._found < len(self._known) <= _MOST:
+            if self._path is not None and self._stored_count < len(self._known) <= _MOST:
                 replace(self._path, sealed(packed(self._known)))
-                self._found = len(self._known)
+                self._stored_count = len(self._known)
 
 
 def _taken_out(text: str) -> tuple[str, dict[str, str]]:
     """The text with marks for its numbers, and the numbers by mark."""
     numbers: dict[str, str] = {}
 
-    def marked(found: re.Match[str]) -> str:
+    def marked(match: re.Match[str]) -> str:
         mark = _MARK.format(len(numbers))
-        numbers[mark] = found[0]
+        numbers[mark] = match[0]
         return mark
 
     return _NUMBER.sub(marked, text), numbers
@@ -123,10 +124,10 @@ def _path() -> Path | None:
 
 
 def _read(path: Path | None) -> dict[str, str]:
-    """What is kept there; whatever is wrong with it, it can be made again."""
+    """Read the cache file. Whatever is wrong with it, it can be made again."""
     if path is not None:
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError, struct.error, RecursionError):
-            found = unpacked(opened(content_of(path)))
-            if isinstance(found, dict) and all(isinstance(one, str) for one in found.values()):
-                return found
+            content = unpacked(opened(content_of(path)))
+            if isinstance(content, dict) and all(isinstance(value, str) for value in content.values()):
+                return content
     return {}

@@ -47,11 +47,11 @@ def outright(tree: Any) -> None:
         counted = common.get(_only(placed.this, "expressions")) if placed is not None else None
         if placed is None or counted is None or not isinstance(counted.this, exp.Select):
             continue
-        made = _asked(final, placed.this, counted.this)
-        if made is None:
+        query = _direct(final, placed.this, counted.this)
+        if query is None:
             continue
         for name in ("expressions", "from_", "joins", "where", "group", "order"):
-            final.set(name, made.args.get(name))
+            final.set(name, query.args.get(name))
         for cte in (placed, counted):
             cte.pop()
         if not tree.args["with_"].expressions:
@@ -67,33 +67,35 @@ def _only(select: Any, *clauses: str) -> str:
     return str(source.name) if isinstance(source, exp.Table) and not source.alias else ""
 
 
-def _asked(final: Any, placed: Any, counted: Any) -> Any:
+def _direct(final: Any, placed: Any, counted: Any) -> Any:
     """The query that asks outright; None: these three are of another shape."""
     columns = {column.alias_or_name: column.unalias() for column in counted.expressions}
     windows = {column.alias: _sql(column.unalias()) for column in placed.expressions if not column.is_star}
-    ranked = {name: found for name, text in windows.items() if (found := _UPTO.fullmatch(text))}
-    summed = {name: found for name, text in windows.items() if name not in ranked and (found := _TIMED.fullmatch(text))}
+    ranked = {name: match for name, text in windows.items() if (match := _UPTO.fullmatch(text))}
+    summed = {name: match for name, text in windows.items() if name not in ranked and (match := _TIMED.fullmatch(text))}
     if (len(placed.expressions), len(ranked), len(summed)) != (3, 1, 1):  # the star, and these
         return None
-    (upto, found), (timed, whole) = *ranked.items(), *summed.items()
+    (upto, match), (timed, whole) = *ranked.items(), *summed.items()
     keys = {name: value for name, value in columns.items() if not any(value.find_all(exp.AggFunc))}
-    value = keys.pop(found["bucket"], None)
+    value = keys.pop(match["bucket"], None)
     named = sorted(f'"{name}"' for name in keys)
     grouped = final.args.get("group")
     alike = (
-        found.groupdict() == whole.groupdict()
-        and (sorted(found["keys"].split(", ")) == named or (not named and found["keys"] == "TRUE"))
+        match.groupdict() == whole.groupdict()
+        and (sorted(match["keys"].split(", ")) == named or (not named and match["keys"] == "TRUE"))
         and sorted(_sql(key) for key in (grouped.expressions if grouped is not None else ())) == named
-        and _sql(columns.get(found["n"])) == "COUNT(*)"
-        and _grouped_by(counted, {*keys, found["bucket"]})
+        and _sql(columns.get(match["n"])) == "COUNT(*)"
+        and _grouped_by(counted, {*keys, match["bucket"]})
     )
     if value is None or not alike:
         return None
-    places = (upto, timed, found["bucket"])
-    asked = sorted({quantile[2] for part in final.find_all(exp.Min) if (quantile := _QUANTILE.fullmatch(_sql(part)))})
+    places = (upto, timed, match["bucket"])
+    percents = sorted(
+        {quantile[2] for part in final.find_all(exp.Min) if (quantile := _QUANTILE.fullmatch(_sql(part)))}
+    )
     try:
         expressions = [
-            exp.alias_(_rewritten(column.unalias(), columns, places, asked), column.alias_or_name)
+            exp.alias_(_rewritten(column.unalias(), columns, places, percents), column.alias_or_name)
             for column in final.expressions
         ]
     except LookupError:
@@ -102,11 +104,11 @@ def _asked(final: Any, placed: Any, counted: Any) -> Any:
     names = {column.alias_or_name for column in final.expressions}
     if ordered is not None and not all(column.name in names for column in ordered.find_all(exp.Column)):
         return None
-    made = counted.copy()
-    made.set("expressions", expressions)
-    made.set("group", exp.Group(expressions=[key.copy() for key in keys.values()]) if keys else None)
-    made.set("order", ordered)
-    return made
+    query = counted.copy()
+    query.set("expressions", expressions)
+    query.set("group", exp.Group(expressions=[key.copy() for key in keys.values()]) if keys else None)
+    query.set("order", ordered)
+    return query
 
 
 def _grouped_by(counted: Any, names: set[str]) -> bool:
@@ -118,20 +120,20 @@ def _grouped_by(counted: Any, names: set[str]) -> bool:
     return bool(group.args.get("all")) or {_sql(key) for key in group.expressions} == {f'"{name}"' for name in names}
 
 
-def _rewritten(node: Any, columns: Mapping[str, Any], placed: tuple[str, str, str], asked: Sequence[str]) -> Any:
-    """What a column of the final query is of the rows. `asked`: shares in a hundred, all found at once, for each time
-    costs as much. LookupError: it cannot be said."""
+def _rewritten(node: Any, columns: Mapping[str, Any], placed: tuple[str, str, str], percents: Sequence[str]) -> Any:
+    """Rewrite a column of the final query to read the rows. `percents`: quantiles in percent, all found in one call,
+    which costs as much as one. Raises LookupError where that is not possible."""
     upto, timed, bucket = placed
     quantile = _QUANTILE.fullmatch(_sql(node))
     if quantile is not None:
         if quantile.groups() != (upto, quantile[2], timed, bucket):
             raise LookupError
-        shares = exp.Array(expressions=[exp.Literal.number(f"0.{share}") for share in asked])
+        shares = exp.Array(expressions=[exp.Literal.number(f"0.{share}") for share in percents])
         value = _unbucketed(columns[bucket])
-        found = exp.Anonymous(this="quantile_disc", expressions=[value.copy(), shares])
-        place = exp.Literal.number(asked.index(quantile[2]) + 1)
-        one = exp.Anonymous(this="list_extract", expressions=[found, place])
-        return one if value is columns[bucket] else exp.Anonymous(this=_BUCKETED, expressions=[one])
+        quantile_call = exp.Anonymous(this="quantile_disc", expressions=[value.copy(), shares])
+        place = exp.Literal.number(percents.index(quantile[2]) + 1)
+        element = exp.Anonymous(this="list_extract", expressions=[quantile_call, place])
+        return element if value is columns[bucket] else exp.Anonymous(this=_BUCKETED, expressions=[element])
     if isinstance(node, exp.Column):
         if node.name == bucket or isinstance(columns[node.name], exp.AggFunc):
             raise LookupError
@@ -143,10 +145,10 @@ def _rewritten(node: Any, columns: Mapping[str, Any], placed: tuple[str, str, st
         if not isinstance(columns[name], _ADDED[type(node)]):
             raise LookupError
         return columns[name].copy()
-    made = node.copy()
-    for child in list(made.iter_expressions()):
-        child.replace(_rewritten(child, columns, placed, asked))
-    return made
+    copied = node.copy()
+    for child in list(copied.iter_expressions()):
+        child.replace(_rewritten(child, columns, placed, percents))
+    return copied
 
 
 def _unbucketed(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Spark SQL as DuckDB's: the same rows, or `Untaken`.
+"""Spark SQL as DuckDB's: the same rows, or `UnsupportedSqlError`.
 
 In: the text of a query or a view in Spark SQL, and the names of tables and views that there are. Out: the text that
 DuckDB is asked. Pure: sqlglot parses and writes; what differs between the two engines is rewritten here.
@@ -9,7 +9,8 @@ Rules
   `functions.py` that asks for the type, and fails for those that were not compared.
 - Nulls, order and division are Spark's: nulls first, a division by zero is an error, ordering by a struct takes a
   null in it for the smallest.
-- Columns that have no name of their own get the one that Spark gives them; where that is not known, Untaken.
+- Columns that have no name of their own get the one that Spark gives them; where that is not known,
+UnsupportedSqlError.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from sqlglot.dialects.duckdb import DuckDB
 
 from reports.embedded import quantiles, value_types
 from reports.embedded.parsing import parsed, shown
-from reports.engine_protocol import Untaken
+from reports.engine_protocol import UnsupportedSqlError
 
 # fmt: off
 _PLAIN = (
@@ -49,22 +50,22 @@ _COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.Between, 
 
 
 def translated(text: str, relations: Container[str], rows: int | None = None) -> str:
-    """The query for DuckDB; `rows`: as many as are wanted of it. Raises Untaken."""
+    """The query for DuckDB; `rows`: as many as are wanted of it. Raises UnsupportedSqlError."""
     try:
         tree = parsed(text)
         if rows is not None and tree.args.get("limit") is None:
             tree.set("limit", exp.Limit(expression=_number(rows)))
         return written(tree, relations)
     except errors.SqlglotError as failure:
-        raise Untaken(f"not understood: {str(failure).splitlines()[0]}") from None
+        raise UnsupportedSqlError(f"not understood: {str(failure).splitlines()[0]}") from None
 
 
 def apart(text: str, relations: Container[str], names: Sequence[str]) -> list[str]:
     """The query for DuckDB in steps: its common tables of these names, in its order, each as a query that reads those
-    before it, and at last the query itself, which reads all of them. Raises Untaken."""
+    before it, and at last the query itself, which reads all of them. Raises UnsupportedSqlError."""
     tree = parsed(text)
     _rewrite(tree, relations)
-    made = []
+    parts = []
     earlier: list[Any] = []
     listed = tree.args.get("with_")
     for cte in list(listed.expressions) if listed is not None else ():
@@ -72,16 +73,16 @@ def apart(text: str, relations: Container[str], names: Sequence[str]) -> list[st
             earlier.append(cte)
             continue
         query = cte.this.copy()
-        query.set("with_", exp.With(expressions=[one.copy() for one in earlier]) if earlier else None)
-        made.append(_sql(query))
+        query.set("with_", exp.With(expressions=[cte.copy() for cte in earlier]) if earlier else None)
+        parts.append(_sql(query))
         cte.pop()
     if not earlier:
         tree.set("with_", None)
-    return [*made, _sql(tree)]
+    return [*parts, _sql(tree)]
 
 
 def written(tree: Any, relations: Container[str]) -> str:
-    """The same of a tree, which is changed."""
+    """Write a tree, which is changed, as DuckDB's SQL."""
     _rewrite(tree, relations)
     return _sql(tree)
 
@@ -101,13 +102,13 @@ def _rewrite(tree: Any, relations: Container[str]) -> None:
         if isinstance(node, exp.Table):
             _check_table(node, relations, common)
         elif type(node) in _REWRITTEN:
-            made = _REWRITTEN[type(node)](node)
-            if made is not node:
+            rewritten = _REWRITTEN[type(node)](node)
+            if rewritten is not node:
                 if node is tree:
-                    raise Untaken("not a query")
-                node.replace(made)
+                    raise UnsupportedSqlError("not a query")
+                node.replace(rewritten)
         elif type(node) not in _PLAIN:
-            raise Untaken(shown(node))
+            raise UnsupportedSqlError(shown(node))
     quantiles.outright(tree)
     _widen(tree)
 
@@ -149,9 +150,9 @@ def _check_table(table: Any, relations: Container[str], common: Container[str]) 
     name = table.name.lower()
     plain = isinstance(table.this, exp.Identifier) and not table.args.get("db")
     if not plain or not (name in common or name in relations):
-        raise Untaken(shown(table))
+        raise UnsupportedSqlError(shown(table))
     if any(value for key, value in table.args.items() if key not in ("this", "alias", "joins")):
-        raise Untaken(shown(table))
+        raise UnsupportedSqlError(shown(table))
 
 
 def _call(name: str, *arguments: Any) -> Any:
@@ -180,7 +181,7 @@ def _name_columns(tree: Any) -> None:
             if name is not None:
                 select.expressions[at].replace(exp.alias_(column.copy(), name, quoted=True))
             elif select is outermost:
-                raise Untaken(f"the name of {shown(column)}")
+                raise UnsupportedSqlError(f"the name of {shown(column)}")
 
 
 _NAMED = {
@@ -242,9 +243,11 @@ def _group_by_all(tree: Any) -> None:
             if not any(_is_aggregate(node) for node in column.walk()):
                 keys.append(_number(at))
                 continue
-            loose = [one for one in column.find_all(exp.Column) if not _in_aggregate(one, column)]
+            loose = [
+                column_read for column_read in column.find_all(exp.Column) if not _in_aggregate(column_read, column)
+            ]
             mixed = mixed or bool(loose)
-            keys += [one.copy() for one in loose]
+            keys += [column_read.copy() for column_read in loose]
         if mixed:
             select.set("group", exp.Group(expressions=keys))
 
@@ -268,7 +271,7 @@ def _in_aggregate(node: Any, column: Any) -> bool:
 def _cast(node: Any) -> Any:
     kind = node.to.this.value if node.to.args.get("nested") is not True else ""
     if node.args.get("safe") or kind not in _CASTS:
-        raise Untaken(shown(node))
+        raise UnsupportedSqlError(shown(node))
     if isinstance(node.this, exp.Null):
         return exp.Cast(this=exp.Null(), to=node.to.copy())
     return _call(f"kwire_to_{_CASTS[kind]}", node.this.copy())
@@ -277,10 +280,10 @@ def _cast(node: Any) -> Any:
 def _typed_literal(node: Any) -> Any:
     """`timestamp'2026-01-02 03:04:05'`, in UTC as the session is."""
     if node.to.this.value not in ("TIMESTAMPTZ", "TIMESTAMP"):
-        raise Untaken(shown(node))
+        raise UnsupportedSqlError(shown(node))
     if isinstance(node.this, exp.Literal) and value_types.TIMED.fullmatch(node.this.this):
         return exp.Cast(this=node.this.copy(), to=exp.DataType.build("timestamptz", dialect=DuckDB))
-    raise Untaken(shown(node))
+    raise UnsupportedSqlError(shown(node))
 
 
 def _literal(node: Any) -> Any:
@@ -294,7 +297,7 @@ def _literal(node: Any) -> Any:
     if "e" in node.this.lower() and re.fullmatch(r"[\d.]+e[+-]?\d+", node.this.lower()):
         return node
     if not (quantile or isinstance(parent, _COMPARISONS)) or not re.fullmatch(r"\d*\.\d+", node.this):
-        raise Untaken(shown(node.parent or node))
+        raise UnsupportedSqlError(shown(node.parent or node))
     return node
 
 
@@ -307,13 +310,13 @@ def _divided(node: Any) -> Any:
 def _like(node: Any) -> Any:
     pattern = node.expression
     if not isinstance(pattern, exp.Literal) or "\\" in pattern.this:
-        raise Untaken(shown(node))
+        raise UnsupportedSqlError(shown(node))
     return node
 
 
 def _star(node: Any) -> Any:
     if node.args.get("replace") or node.args.get("rename"):
-        raise Untaken(shown(node))
+        raise UnsupportedSqlError(shown(node))
     return node
 
 
@@ -329,27 +332,27 @@ def _anonymous(node: Any) -> Any:
         digits = arguments[1] if len(arguments) == 2 else _number(0)
         if isinstance(digits, exp.Literal) and re.fullmatch(r"\d", digits.this):
             return _call(f"kwire_round_{digits.this}", arguments[0])
-    raise Untaken(shown(node))
+    raise UnsupportedSqlError(shown(node))
 
 
 def _percentile(node: Any, values: Any, quantiles: Any, weights: Any = None) -> Any:
     """Spark's exact quantiles, which interpolate; weights are counts."""
     if isinstance(node.parent, exp.Filter | exp.Window) or isinstance(values, exp.Distinct):
-        raise Untaken(shown(node))
+        raise UnsupportedSqlError(shown(node))
     several = isinstance(quantiles, exp.Array)
     wanted = quantiles.expressions if several else [quantiles]
-    if not all(isinstance(one, exp.Literal) and not one.is_string for one in wanted):
-        raise Untaken(shown(node))
-    listed = exp.Array(expressions=[one.copy() for one in wanted])
+    if not all(isinstance(literal, exp.Literal) and not literal.is_string for literal in wanted):
+        raise UnsupportedSqlError(shown(node))
+    listed = exp.Array(expressions=[literal.copy() for literal in wanted])
     name = "kwire_percentiles" if weights is None else "kwire_weighted_percentiles"
-    made = _call(name, *(one.copy() for one in (values, weights) if one is not None), listed)
-    return made if several else _call("kwire_element", made, _number(0))
+    call = _call(name, *(argument.copy() for argument in (values, weights) if argument is not None), listed)
+    return call if several else _call("kwire_element", call, _number(0))
 
 
 def _by(function: str) -> Callable[[Any], Any]:
     def make(node: Any) -> Any:
         if isinstance(node.parent, exp.Window) or node.args.get("count"):
-            raise Untaken(shown(node))
+            raise UnsupportedSqlError(shown(node))
         return _call(function, node.this.copy(), _comparable(node.expression))
 
     return make
@@ -378,7 +381,7 @@ def _collected(distinct: bool) -> Callable[[Any], Any]:
 
     def make(node: Any) -> Any:
         if isinstance(node.parent, exp.Filter | exp.Window) or isinstance(node.this, exp.Order | exp.Distinct):
-            raise Untaken(shown(node))
+            raise UnsupportedSqlError(shown(node))
         return _call(_LISTS[distinct], node.this.copy())
 
     return make
@@ -387,37 +390,37 @@ def _collected(distinct: bool) -> Callable[[Any], Any]:
 def _sorted_array(node: Any) -> Any:
     """`array_sort` and `sort_array`: the one has nulls last, the other where they are the smallest."""
     rising, first = node.args.get("asc") or exp.true(), node.args.get("nulls_first")
-    if node.args.get("expression") or not all(isinstance(one, exp.Boolean) for one in (rising, first)):
-        raise Untaken(shown(node))
+    if node.args.get("expression") or not all(isinstance(boolean, exp.Boolean) for boolean in (rising, first)):
+        raise UnsupportedSqlError(shown(node))
     how = ("ASC" if rising.this else "DESC", "NULLS FIRST" if first.this else "NULLS LAST")
-    order = [exp.Literal.string(one) for one in how]
+    order = [exp.Literal.string(word) for word in how]
     values = node.this
     if isinstance(values, exp.Anonymous) and values.name in _LISTS and isinstance(values.expressions[0], exp.Struct):
         value = values.expressions[0]
         fields = {"key": _comparable(value), "value": value.copy()}
-        pair = [exp.PropertyEQ(this=exp.to_identifier(name), expression=one) for name, one in fields.items()]
+        pair = [exp.PropertyEQ(this=exp.to_identifier(name), expression=value) for name, value in fields.items()]
         return _call("kwire_sorted", _call(values.name, exp.Struct(expressions=pair)), *order)
     return _call("list_sort", values.copy(), *order)
 
 
 def _slice(node: Any) -> Any:
     start, length = node.args.get("start"), node.args.get("end")
-    if not all(isinstance(one, exp.Literal) and re.fullmatch(r"[1-9]\d*", one.this) for one in (start, length)):
-        raise Untaken(shown(node))
+    if not all(isinstance(bound, exp.Literal) and re.fullmatch(r"[1-9]\d*", bound.this) for bound in (start, length)):
+        raise UnsupportedSqlError(shown(node))
     first = int(start.this)
     return _call("list_slice", node.this.copy(), _number(first), _number(first + int(length.this) - 1))
 
 
 def _joined(node: Any) -> Any:
     if node.args.get("null"):
-        raise Untaken(shown(node))
+        raise UnsupportedSqlError(shown(node))
     return _call("array_to_string", _call("kwire_texts", node.this.copy()), node.expression.copy())
 
 
 def _concatenated(node: Any) -> Any:
-    if any(isinstance(one, exp.Null) for one in node.expressions):  # DuckDB's answer has no type
-        raise Untaken(shown(node))
-    node.set("expressions", [_call("kwire_part", one.copy()) for one in node.expressions])
+    if any(isinstance(part, exp.Null) for part in node.expressions):  # DuckDB's answer has no type
+        raise UnsupportedSqlError(shown(node))
+    node.set("expressions", [_call("kwire_part", part.copy()) for part in node.expressions])
     return node
 
 
@@ -427,12 +430,12 @@ def _element(node: Any) -> Any:
     if isinstance(index, exp.Literal) and re.fullmatch(r"\d+", index.this) and not index.is_string:
         place = int(index.this) - (node.args.get("offset") or 0)
         if place < 0:
-            raise Untaken(shown(node))
+            raise UnsupportedSqlError(shown(node))
         if node.args.get("safe"):
             return _nth(node.this, place)
         return _call("kwire_element", node.this.copy(), _number(place))
     if index is None or isinstance(index, exp.Neg | exp.Slice) or node.args.get("offset"):
-        raise Untaken(shown(node))
+        raise UnsupportedSqlError(shown(node))
     return _call("kwire_value", node.this.copy(), index.copy())  # of a map; of a list DuckDB refuses
 
 
@@ -443,8 +446,8 @@ def _nth(values: Any, place: int) -> Any:
 
 def _counted(node: Any) -> Any:
     """Of no row or of nulls alone 0, never null."""
-    one = exp.Case(ifs=[exp.If(this=node.this.copy(), true=_number(1))])
-    return exp.Count(this=one, big_int=True)
+    case = exp.Case(ifs=[exp.If(this=node.this.copy(), true=_number(1))])
+    return exp.Count(this=case, big_int=True)
 
 
 def _narrow(node: Any) -> Any:
@@ -460,24 +463,24 @@ def _two(name: str) -> Callable[[Any], Any]:
     return lambda node: _call(name, node.this.copy(), node.expression.copy())
 
 
-def _one(name: str) -> Callable[[Any], Any]:
+def _renamed_call(name: str) -> Callable[[Any], Any]:
     return lambda node: _call(name, node.this.copy())
 
 
 def _exploded(node: Any) -> Any:
     if not isinstance(node.parent, exp.Alias | exp.Select):
-        raise Untaken(shown(node))
+        raise UnsupportedSqlError(shown(node))
     return _call("unnest", node.this.copy())
 
 
 def _stacked(node: Any) -> Any:
     """`stack(n, ...) AS (a, b)`: a list of n structs, each a row."""
     if not isinstance(node.this, exp.Stack):
-        raise Untaken(shown(node))
+        raise UnsupportedSqlError(shown(node))
     names = [identifier.name for identifier in node.expressions]
     values = node.this.expressions
     if int(node.this.this.this) * len(names) != len(values):
-        raise Untaken(shown(node))
+        raise UnsupportedSqlError(shown(node))
     rows = [
         exp.Struct(
             expressions=[
@@ -493,13 +496,13 @@ def _stacked(node: Any) -> Any:
 
 def _truncated(node: Any) -> Any:
     if node.unit is None or node.unit.name.upper() not in _UNITS or node.args.get("zone"):
-        raise Untaken(shown(node))
+        raise UnsupportedSqlError(shown(node))
     return node
 
 
 def _interval(node: Any) -> Any:
     if not isinstance(node.this, exp.Literal) or node.unit is None or node.unit.name.upper().rstrip("S") not in _UNITS:
-        raise Untaken(shown(node))
+        raise UnsupportedSqlError(shown(node))
     return node
 
 
@@ -513,9 +516,9 @@ _REWRITTEN: dict[type, Callable[[Any], Any]] = {
     exp.Star: _star, exp.Anonymous: _anonymous, exp.ArgMax: _by("arg_max_null"), exp.ArgMin: _by("arg_min_null"),
     exp.ArrayAgg: _collected(False), exp.ArrayUniqueAgg: _collected(True), exp.ArraySort: _sorted_array,
     exp.ArraySlice: _slice, exp.ArrayToString: _joined, exp.ArrayContains: _two("kwire_contains"),
-    exp.ArrayDistinct: _one("kwire_distinct"), exp.Bracket: _element, exp.Explode: _exploded, exp.Stack: _same,
+    exp.ArrayDistinct: _renamed_call("kwire_distinct"), exp.Bracket: _element, exp.Explode: _exploded, exp.Stack: _same,
     exp.Aliases: _stacked, exp.TimestampTrunc: _truncated, exp.Interval: _interval, exp.CountIf: _counted,
     exp.Length: _narrow, exp.Window: _window, exp.Concat: _concatenated,
-    exp.Floor: _one("kwire_floor"), exp.Ceil: _one("kwire_ceil"),
+    exp.Floor: _renamed_call("kwire_floor"), exp.Ceil: _renamed_call("kwire_ceil"),
 }
 # fmt: on

@@ -1,6 +1,6 @@
-"""What kind of value each piece of a query has, and what the two engines would make otherwise of values of that kind.
+"""The kind of value of each piece of a query, and the kinds that the two engines treat differently.
 
-In: the tree of a query in Spark's words, its columns named. Out: nothing, or `Untaken`. Pure.
+In: the tree of a query in Spark's words, its columns named. Out: nothing, or `UnsupportedSqlError`. Pure.
 
 Rules
 - Kinds are told from the contract of `analyzer/dataset/tables.py`, from the views' own queries, and from how a value
@@ -24,7 +24,7 @@ from sqlglot import exp
 from analyzer.dataset import tables
 from reports import catalog, relations
 from reports.embedded.parsing import parsed, shown
-from reports.engine_protocol import Untaken
+from reports.engine_protocol import UnsupportedSqlError
 
 ANY, NULL, NUMBER, TEXT, TRUTH, TIME = "any", "null", "number", "text", "truth", "time"
 
@@ -139,7 +139,7 @@ def _element(kind: str) -> str:
 
 
 def _merged(kinds: Sequence[str]) -> str:
-    """What a value is that is one of these. ANY: it cannot be told, but no list and no struct."""
+    """The kind of a value that has one of these kinds. ANY: unknown, but no list and no struct."""
     some = [kind for kind in kinds if kind != NULL] or [NULL]
     if len(set(some)) == 1:
         return some[0]
@@ -185,22 +185,22 @@ class _Query:
             return [(name, _merged((kind, other))) for (name, kind), (_, other) in zip(left, right)]
         if not isinstance(query, exp.Select):
             return None
-        made: Columns = []
+        columns: Columns = []
         for column in query.expressions:
             if isinstance(column, exp.Aliases):  # stack
-                made += [(identifier.name.lower(), ANY) for identifier in column.expressions]
+                columns += [(identifier.name.lower(), ANY) for identifier in column.expressions]
             elif column.is_star:
                 wanted = column.args.get("table")
                 for name, source in self._sources(query):
                     if source is None:
                         return None
-                    made += source if wanted is None or wanted.name.lower() == name else ()
+                    columns += source if wanted is None or wanted.name.lower() == name else ()
             else:
-                made.append((column.alias_or_name.lower(), self.of(column)))
-        return made
+                columns.append((column.alias_or_name.lower(), self.of(column)))
+        return columns
 
     def _sources(self, select: Any) -> Iterator[tuple[str, Columns | None]]:
-        """What a SELECT reads: names, and columns of each."""
+        """The sources of a SELECT: names, and the columns of each."""
         read = [select.args.get("from_"), *(select.args.get("joins") or ())]
         for part in read:
             source = part.this if part is not None else None
@@ -225,22 +225,22 @@ class _Query:
         name, table = node.name.lower(), node.args.get("table")
         child, scope = node, node.parent
         while scope is not None:
-            if isinstance(scope, exp.Lambda) and any(one.name.lower() == name for one in scope.expressions):
+            if isinstance(scope, exp.Lambda) and any(bound.name.lower() == name for bound in scope.expressions):
                 return self._parameter(scope)
             if isinstance(scope, exp.Select):
-                made = {} if table else _aliases(scope)
-                if isinstance(child, exp.Order) and name in made:
-                    return self.of(made[name])
+                aliases = {} if table else _aliases(scope)
+                if isinstance(child, exp.Order) and name in aliases:
+                    return self.of(aliases[name])
                 for source, columns in self._sources(scope):
                     if table and table.name.lower() != source:
                         continue
                     if columns is None:
                         return ANY
-                    found = [kind for one, kind in columns if one == name]
-                    if found:
-                        return _merged(found)
-                if name in made and not isinstance(child, exp.Where) and not _within(node, made[name]):
-                    return self.of(made[name])
+                    kinds = [kind for column_name, kind in columns if column_name == name]
+                    if kinds:
+                        return _merged(kinds)
+                if name in aliases and not isinstance(child, exp.Where) and not _within(node, aliases[name]):
+                    return self.of(aliases[name])
             if isinstance(scope, exp.SetOperation) and isinstance(child, exp.Order):
                 return dict(self.outputs(scope) or ()).get(name, ANY)
             child, scope = scope, scope.parent
@@ -269,13 +269,13 @@ class _Query:
             return _CAST_KINDS.get(node.to.this.value, ANY)
         if isinstance(node, _INNER):
             return self.of(node.this)
-        return self._made(node)
+        return self._constructed(node)
 
-    def _made(self, node: Any) -> str:
+    def _constructed(self, node: Any) -> str:
         if isinstance(node, exp.Struct):
             return STRUCT
         if isinstance(node, exp.Array):
-            return LIST + _merged([self.of(one) for one in node.expressions])
+            return LIST + _merged([self.of(part) for part in node.expressions])
         if isinstance(node, exp.ArrayAgg | exp.ArrayUniqueAgg):
             return LIST + self.of(node.this)
         if isinstance(node, exp.Transform):
@@ -286,7 +286,7 @@ class _Query:
             scope = node.find_ancestor(exp.Lambda)
             return self._parameter(scope) if scope is not None else ANY
         if isinstance(node, exp.Concat):
-            kind = _merged([self.of(one) for one in node.expressions])
+            kind = _merged([self.of(part) for part in node.expressions])
             return kind if _nested(kind) else TEXT
         if isinstance(node, exp.Subquery):
             return (self.outputs(node) or [("", ANY)])[0][1]
@@ -294,12 +294,12 @@ class _Query:
             name, first = node.name.lower(), node.expressions[0] if node.expressions else exp.Null()
             return {"get": _element(self.of(first)), "round": NUMBER, "bucketed": NUMBER}.get(name, ANY)
         values = _alternatives(node)
-        return _merged([self.of(one) for one in values]) if values else ANY
+        return _merged([self.of(value) for value in values]) if values else ANY
 
     # --- what differs -------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Raises Untaken."""
+        """Raises UnsupportedSqlError."""
         checks: tuple[tuple[type | tuple[type, ...], Callable[[Any], bool]], ...] = (
             (exp.Select, self._generates_twice),
             (exp.SetOperation, self._unites),
@@ -331,16 +331,18 @@ class _Query:
         for node in self._tree.walk():
             for nodes, differs in checks:
                 if isinstance(node, nodes) and differs(node):
-                    raise Untaken(shown(node))
+                    raise UnsupportedSqlError(shown(node))
 
     def _generates_twice(self, select: Any) -> bool:
         """Spark makes a row of every two, DuckDB puts them side by side."""
-        made = [one for column in select.expressions for one in column.find_all(exp.Explode, exp.Stack)]
-        return sum(one.find_ancestor(exp.Select) is select for one in made) > 1
+        generators = [
+            generator for column in select.expressions for generator in column.find_all(exp.Explode, exp.Stack)
+        ]
+        return sum(generator.find_ancestor(exp.Select) is select for generator in generators) > 1
 
     def _unites(self, node: Any) -> bool:
         left, right = self.outputs(node.this), self.outputs(node.expression)
-        return any(_differ((one, other)) for (_, one), (_, other) in zip(left or (), right or ()))
+        return any(_differ((left_kind, other)) for (_, left_kind), (_, other) in zip(left or (), right or ()))
 
     def _unknown(self, column: Any) -> bool:
         """DuckDB knows what SELECT makes in WHERE, and a row by its table's name."""
@@ -360,15 +362,15 @@ class _Query:
             return self._unlike(node.expression)
         if isinstance(node, exp.Ordered):
             return any(_nested(kind) for kind in self._ordered(node))
-        return any(_nested(self.of(one)) for one in _operands(node))
+        return any(_nested(self.of(operand)) for operand in _operands(node))
 
     def _unlike(self, key: Any) -> bool:
         """Of a struct that is made where it is put in order `translation` makes one in which nulls are the smallest."""
-        fields = [one.expression if isinstance(one, exp.PropertyEQ) else one for one in key.expressions]
-        return any(_nested(self.of(one)) for one in (fields if isinstance(key, exp.Struct) else [key]))
+        fields = [field.expression if isinstance(field, exp.PropertyEQ) else field for field in key.expressions]
+        return any(_nested(self.of(field)) for field in (fields if isinstance(key, exp.Struct) else [key]))
 
     def _ordered(self, node: Any) -> list[str]:
-        """What ORDER BY goes by: a column, one by its number, or all."""
+        """The expressions of ORDER BY: a column, one by its number, or all."""
         query, key = node.find_ancestor(exp.Query), node.this
         whole = isinstance(node.parent.parent, exp.Query)
         number = isinstance(key, exp.Literal) and not key.is_string
@@ -382,33 +384,39 @@ class _Query:
         if isinstance(node, exp.If) and isinstance(node.parent, exp.Case) and node.parent.this is not None:
             return False  # it is compared
         operands = (node.this, node.expression) if isinstance(node, exp.And | exp.Or) else (node.this,)
-        return any(self.of(one) not in (TRUTH, ANY, NULL) for one in operands)
+        return any(self.of(operand) not in (TRUTH, ANY, NULL) for operand in operands)
 
     def _compares_kinds(self, node: Any) -> bool:
         operands = _operands(node)
-        kinds = [self.of(one) for one in operands]
-        for at, one in enumerate(operands):
-            if isinstance(one, exp.Literal) and one.is_string:  # the same in both, if it is one of the other kind
-                if TIME in kinds and TIMED.fullmatch(one.this):
+        kinds = [self.of(operand) for operand in operands]
+        for at, operand in enumerate(operands):
+            if (
+                isinstance(operand, exp.Literal) and operand.is_string
+            ):  # the same in both, if it is one of the other kind
+                if TIME in kinds and TIMED.fullmatch(operand.this):
                     kinds[at] = TIME
-                elif NUMBER in kinds and re.fullmatch(r"-?\d{1,18}", one.this):
+                elif NUMBER in kinds and re.fullmatch(r"-?\d{1,18}", operand.this):
                     kinds[at] = NUMBER
         return _differ(kinds)
 
     def _mixes_kinds(self, node: Any) -> bool:
         if isinstance(node, exp.If) and isinstance(node.parent, exp.Case):
             return False  # told with the whole
-        compared = [node.this, *(one.this for one in node.args["ifs"])] if isinstance(node, exp.Case) else []
-        return _differ([self.of(one) for one in _alternatives(node)]) or (
-            bool(compared) and compared[0] is not None and _differ([self.of(one) for one in compared])
+        compared = [node.this, *(case.this for case in node.args["ifs"])] if isinstance(node, exp.Case) else []
+        return _differ([self.of(alternative) for alternative in _alternatives(node)]) or (
+            bool(compared)
+            and compared[0] is not None
+            and _differ([self.of(compared_value) for compared_value in compared])
         )
 
     def _reckons_with_truths(self, node: Any) -> bool:
-        return any(self.of(one) == TRUTH for one in (node.this, node.args.get("expression")) if one is not None)
+        return any(
+            self.of(operand) == TRUTH for operand in (node.this, node.args.get("expression")) if operand is not None
+        )
 
 
 def _aliases(select: Any) -> dict[str, Any]:
-    return {one.alias.lower(): one.this for one in select.expressions if isinstance(one, exp.Alias)}
+    return {column.alias.lower(): column.this for column in select.expressions if isinstance(column, exp.Alias)}
 
 
 def _within(node: Any, other: Any) -> bool:
@@ -418,7 +426,7 @@ def _within(node: Any, other: Any) -> bool:
 
 
 def _operands(node: Any) -> list[Any]:
-    """What is compared with each other."""
+    """The operands that are compared with each other."""
     if isinstance(node, exp.Between):
         return [node.this, node.args["low"], node.args["high"]]
     if isinstance(node, exp.In):
@@ -430,10 +438,10 @@ def _operands(node: Any) -> list[Any]:
 def _alternatives(node: Any) -> list[Any]:
     """Values of which one is the whole's."""
     if isinstance(node, exp.If):
-        return [one for one in (node.args.get("true"), node.args.get("false")) if one is not None]
+        return [branch for branch in (node.args.get("true"), node.args.get("false")) if branch is not None]
     if isinstance(node, exp.Case):
-        values = [one.args.get("true") for one in node.args["ifs"]]
-        return [one for one in (*values, node.args.get("default")) if one is not None]
+        values = [branch.args.get("true") for branch in node.args["ifs"]]
+        return [branch for branch in (*values, node.args.get("default")) if branch is not None]
     if isinstance(node, exp.Coalesce | exp.Greatest | exp.Least):
         return [node.this, *node.expressions]
     if isinstance(node, exp.Nullif):
@@ -443,8 +451,8 @@ def _alternatives(node: Any) -> list[Any]:
 
 def _differ(kinds: Sequence[str]) -> bool:
     """Whether they are surely of different kinds."""
-    told = {kind for kind in kinds if kind not in (ANY, NULL) and ANY not in kind and NULL not in kind}
-    return len(told) > 1
+    known = {kind for kind in kinds if kind not in (ANY, NULL) and ANY not in kind and NULL not in kind}
+    return len(known) > 1
 
 
 def _unordered(window: Any) -> bool:
@@ -452,9 +460,11 @@ def _unordered(window: Any) -> bool:
         return False
     name, select = window.args.get("alias"), window.find_ancestor(exp.Select)
     listed = (select.args.get("windows") or ()) if select is not None and name is not None else ()
-    return not any(one.name.lower() == name.name.lower() and one.args.get("order") is not None for one in listed)
+    return not any(
+        column.name.lower() == name.name.lower() and column.args.get("order") is not None for column in listed
+    )
 
 
 def check(tree: Any) -> None:
-    """Raises Untaken where the engines would make something else of the query."""
+    """Raises UnsupportedSqlError where the engines would make something else of the query."""
     _Query(tree).check()

@@ -65,9 +65,9 @@ def statements(answers: Mapping[str, Answer], target: str | None) -> list[Statem
     return sorted(stated, key=lambda statement: order[statement.verdict])
 
 
-def count(number: int, one: str, many: str = "") -> str:
+def count(number: int, singular: str, many: str = "") -> str:
     """`1 exchange`, `2,000 exchanges`."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+    return f"{number:,} {singular if number == 1 else many or singular + 's'}"
 
 
 def share(part: float, whole: float) -> str:
@@ -87,17 +87,17 @@ def _findings(answers: Mapping[str, Answer]) -> Iterator[Statement]:
     """The findings; of one code and severity the first ones, of the others only how many there are."""
     rows = answers["findings"].dicts()
     several = len({row["capture"] for row in rows}) > 1
-    told: dict[tuple[str, str], int] = {}
+    counts: dict[tuple[str, str], int] = {}
     left: dict[tuple[str, str], dict[str, Any]] = {}
     for row in rows:
         key = row["severity"], row["code"]
-        told[key] = told.get(key, 0) + 1
-        if told[key] <= CULPRITS:
+        counts[key] = counts.get(key, 0) + 1
+        if counts[key] <= CULPRITS:
             yield _finding(row, several)
         else:
             left[key] = row
     for key, row in left.items():
-        text = f"{told[key] - CULPRITS:,} more like these: see Findings."
+        text = f"{counts[key] - CULPRITS:,} more like these: see Findings."
         yield Statement(row["code"], VERDICTS[row["severity"]], text, "findings")
     if not any(row["severity"] in ("error", "warning") for row in rows) and _analysed(answers):
         yield Statement("Findings", "good", "No rule found an error, or anything to look at.", "findings")
@@ -233,11 +233,11 @@ def _coverage(answers: Mapping[str, Answer]) -> Iterator[Statement]:
     if not payload:
         yield Statement("Coverage", "look", "No Kafka traffic was found in the capture.", "coverage")
         return
-    said = [f"{share(links['understood_bytes'], payload)} of {size(payload)} of Kafka traffic was decoded"]
+    parts = [f"{share(links['understood_bytes'], payload)} of {size(payload)} of Kafka traffic was decoded"]
     if links["encrypted_bytes"]:
-        said.append(f"{size(links['encrypted_bytes'])} is encrypted")
+        parts.append(f"{size(links['encrypted_bytes'])} is encrypted")
     if missing:
-        said.append(f"{size(missing)} is missing from the capture")
+        parts.append(f"{size(missing)} is missing from the capture")
     if lost := answers["captured"].total("dropped_packets"):
-        said.append(f"the capture itself lost {count(lost, 'packet')}")
-    yield Statement("Coverage", _well(answers, "quality", "protocol"), "; ".join(said) + ".", "coverage")
+        parts.append(f"the capture itself lost {count(lost, 'packet')}")
+    yield Statement("Coverage", _well(answers, "quality", "protocol"), "; ".join(parts) + ".", "coverage")

@@ -76,16 +76,16 @@ def own(name: str, rows: int = ROWS, **values: Any) -> Question:
 def ask(engine: Engine, questions: Sequence[Question]) -> dict[str, Answer]:
     """Ask them all; answers by the questions' names."""
     with ThreadPoolExecutor(engine.at_once) as pool:
-        asked = [pool.submit(_ask, engine, question) for question in questions]
+        futures = [pool.submit(_ask, engine, question) for question in questions]
         try:
-            return {question.name: one.result() for question, one in zip(questions, asked)}
+            return {question.name: future.result() for question, future in zip(questions, futures)}
         except BaseException:
-            cancel(engine, [one for one in asked if not one.cancel()])
+            cancel(engine, [future for future in futures if not future.cancel()])
             raise
 
 
 def _ask(engine: Engine, question: Question) -> Answer:
-    table, more = engine.ask(question.sql, question.rows, ours=True)
+    table, more = engine.ask(question.sql, question.rows, repeated=True)
     rows = tuple(zip(*(column.to_pylist() for column in table.columns)))
     return Answer(question, rows, more)
 

@@ -121,15 +121,15 @@ def label(column: str) -> str:
 
 def shown_columns(answer: Answer) -> list[int]:
     """Columns worth a place: those with a value, and the capture point only where there are several."""
-    kept = []
+    columns = []
     for at, name in enumerate(answer.columns):
         values = {str(row[at]) for row in answer.rows if row[at] is not None}
         if values and not (name == "capture" and len(values) == 1 and answer.question.name != "captured"):
-            kept.append(at)
+            columns.append(at)
     # Where an exchange is to be found comes after what it is about.
     names = answer.columns
-    where = [at for at in kept if names[at] in ("connection", "exchange") and "api" in names]
-    return [at for at in kept if at not in where] + where
+    where = [at for at in columns if names[at] in ("connection", "exchange") and "api" in names]
+    return [at for at in columns if at not in where] + where
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------------
@@ -145,13 +145,13 @@ def as_json(report: Report) -> str:
         "last_time": rfc3339(report.span.end) if report.span else None,
         "findings": [
             {
-                "subject": one.subject,
-                "verdict": one.verdict,
-                "text": one.text,
-                "advice": one.advice or None,
-                "evidence": list(one.evidence),
+                "subject": statement.subject,
+                "verdict": statement.verdict,
+                "text": statement.text,
+                "advice": statement.advice or None,
+                "evidence": list(statement.evidence),
             }
-            for one in report.statements
+            for statement in report.statements
         ],
         "answers": {
             name: {
@@ -183,12 +183,12 @@ def as_markdown(report: Report) -> str:
     lines = [f"# Kafka traffic: {_plain(', '.join(report.sources))}", ""]
     if report.span is not None:
         lines += [f"{_span_text(report.span)}, kwire {report.version}", ""]
-    for one in report.statements:
-        lines.append(f"- **{one.subject}: {one.verdict}.** {_plain(one.text)}")
-        if one.advice:
-            lines.append(f"  - Do: {_plain(one.advice)}")
-        if one.evidence:
-            lines.append(f"  - See: {_plain('; '.join(one.evidence))}")
+    for statement in report.statements:
+        lines.append(f"- **{statement.subject}: {statement.verdict}.** {_plain(statement.text)}")
+        if statement.advice:
+            lines.append(f"  - Do: {_plain(statement.advice)}")
+        if statement.evidence:
+            lines.append(f"  - See: {_plain('; '.join(statement.evidence))}")
     for section in sections.SECTIONS:
         lines += ["", f"## {section.title}"]
         tables = [(title, answer) for title, answer in report.tables(section) if answer.rows]
@@ -200,13 +200,13 @@ def as_markdown(report: Report) -> str:
 
 
 def _markdown_table(answer: Answer, span: Span | None) -> list[str]:
-    kept = shown_columns(answer)
-    rows = [[cell(answer.columns[at], row[at], span) for at in kept] for row in answer.rows[:MARKDOWN_ROWS]]
-    numbers = [any(row[at].number for row in rows) for at in range(len(kept))]
+    columns = shown_columns(answer)
+    rows = [[cell(answer.columns[at], row[at], span) for at in columns] for row in answer.rows[:MARKDOWN_ROWS]]
+    numbers = [any(row[at].number for row in rows) for at in range(len(columns))]
     lines = [
-        "| " + " | ".join(label(answer.columns[at]) for at in kept) + " |",
+        "| " + " | ".join(label(answer.columns[at]) for at in columns) + " |",
         "|" + "|".join("---:" if number else "---" for number in numbers) + "|",
-        *("| " + " | ".join(_plain(one.text) for one in row) + " |" for row in rows),
+        *("| " + " | ".join(_plain(cell.text) for cell in row) + " |" for row in rows),
     ]
     if left := len(answer.rows) - len(rows):
         lines += ["", f"{'More than ' if answer.more else ''}{count(left, 'row')} more."]
@@ -292,10 +292,10 @@ def _tiles(report: Report) -> list[dict[str, str]]:
             ("Median latency", duration(totals["p50_us"]), "without long polls"),
             ("99th percentile", duration(totals["p99_us"]), f"longest {duration(totals['max_us'])}"),
         ]
-    asked, answered = size(totals["request_bytes"] or 0), size(totals["response_bytes"] or 0)
+    request_size, answered = size(totals["request_bytes"] or 0), size(totals["response_bytes"] or 0)
     clients = report.answers["clients_seen"]
     tiles += [
-        ("Traffic", size(traffic), f"{asked} asked, {answered} answered"),
+        ("Traffic", size(traffic), f"{request_size} asked, {answered} answered"),
         (
             "Clients",
             f"{len(clients.rows):,}{'+' if clients.more else ''}",
@@ -308,7 +308,7 @@ def _tiles(report: Report) -> list[dict[str, str]]:
 
 def _section(report: Report, section: Section) -> dict[str, Any]:
     tables = [_table(title, answer, report.span) for title, answer in report.tables(section)]
-    asked = sorted({report.answers[chart.answer].question.shown for chart in section.charts})
+    shown = sorted({report.answers[chart.answer].question.shown for chart in section.charts})
     charts = [
         {"name": chart.name, "title": chart.title, "choice": chart.kind == "choice"}
         for chart in section.charts
@@ -321,16 +321,16 @@ def _section(report: Report, section: Section) -> dict[str, Any]:
         "charts": charts,
         "tables": [table for table in tables if table["rows"]],
         "quiet": [table for table in tables if not table["rows"]],
-        "chart_sql": asked if charts else [],
+        "chart_sql": shown if charts else [],
         "empty": section.empty if not any(table["rows"] for table in tables) else "",
     }
 
 
 def _table(title: str, answer: Answer, span: Span | None) -> dict[str, Any]:
-    kept = shown_columns(answer)
+    columns = shown_columns(answer)
     names = answer.columns
-    rows = [[cell(names[at], row[at], span) for at in kept] for row in answer.rows]
-    numbers = [any(row[at].number for row in rows) for at in range(len(kept))]
+    rows = [[cell(names[at], row[at], span) for at in columns] for row in answer.rows]
+    numbers = [any(row[at].number for row in rows) for at in range(len(columns))]
     return {
         "name": answer.question.name,
         "title": title,
@@ -345,7 +345,7 @@ def _table(title: str, answer: Answer, span: Span | None) -> dict[str, Any]:
                 and not _IDENTIFIER.search(names[at])
                 and not any(isinstance(row[at], datetime.datetime) for row in answer.rows),
             }
-            for at, number in zip(kept, numbers)
+            for at, number in zip(columns, numbers)
         ],
         "all_columns": answer.question.columns,
         "rows": rows,
@@ -428,8 +428,8 @@ def _lanes(report: Report) -> list[dict[str, Any]]:
         for row in own:
             at = row["interval"] * report.span.width_us
             when = utc(report.span.begin + datetime.timedelta(microseconds=at))
-            said = " ".join(printable(row[column]) for column in ("who", "what", "detail") if row[column])
-            title = f"{clock(when, report.span)}: {row['events']:,}" + (f", {said}"[:LONGEST_TEXT] if said else "")
+            text = " ".join(printable(row[column]) for column in ("who", "what", "detail") if row[column])
+            title = f"{clock(when, report.span)}: {row['events']:,}" + (f", {text}"[:LONGEST_TEXT] if text else "")
             left = round(min(max(100 * (at + report.span.width_us / 2) / whole, 0), 100), 2)
             marks.append({"left": left, "title": title, "many": row["events"] > 1})
         if own:
@@ -450,7 +450,7 @@ def _ticks(report: Report) -> list[dict[str, Any]]:
 
 
 def _charts(report: Report) -> dict[str, Any]:
-    """What the page's script draws."""
+    """The data of the charts that the page's script draws."""
     if report.span is None:
         return {}
     drawn = {}

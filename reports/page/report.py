@@ -48,9 +48,9 @@ class Report:
 def make(engine: Engine, sources: tuple[str, ...], target: str | None, version: str) -> Report:
     """The report on an engine's datasets. `sources`: what they are called in it."""
     span = _span(engine)
-    asked = sections.questions(span or Span(EPOCH, EPOCH), target)
-    found = questions.ask(engine, asked)
-    return Report(sources, version, span, target, found, tuple(health.statements(found, target)))
+    asked_questions = sections.questions(span or Span(EPOCH, EPOCH), target)
+    answers = questions.ask(engine, asked_questions)
+    return Report(sources, version, span, target, answers, tuple(health.statements(answers, target)))
 
 
 CONF = {
@@ -68,7 +68,7 @@ CONF = {
 
 def _span(engine: Engine) -> Span | None:
     """From the first exchange to the last; None: there is none."""
-    table, _ = engine.ask(_SPAN, 1, ours=True)
+    table, _ = engine.ask(_SPAN, 1, repeated=True)
     begin, end = (column[0].as_py() for column in table.columns)
     if begin is None:
         return None

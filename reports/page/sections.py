@@ -1,4 +1,4 @@
-"""What a report asks, and in which order it tells: sections of charts and tables.
+"""The questions of a report and the order of its sections of charts and tables.
 
 In: when the captures began and ended. Out: the questions to ask, and `Section`s that refer to them by name. Questions
 are views (`reports/views`) or stand beside (`questions/*.sql`); there is no SQL here. Pure: `questions.py` asks, pages
@@ -62,7 +62,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class ChartData:
-    """What a chart draws: `times` in epoch seconds, and for each choice (one, called ``, where there is none) its
+    """The data of a chart: `times` in epoch seconds, and for each choice (one, called ``, where there is none) its
     series by label. A series has a value or None for each time."""
 
     times: list[float]
@@ -251,7 +251,7 @@ _FEWER = {"events": 200, "slowest_exchanges": 50, "unanswered": 200, "connection
 def questions(span: Span, target: str | None) -> list[Question]:
     """Everything that a report asks. `target`: name of the Kafka release of the upgrade check, None: leave it out."""
     begin = int(span.begin.timestamp()) * 1_000_000 + span.begin.microsecond
-    asked = [
+    every_question = [
         own("totals", waiting=", ".join(map(str, WAITING_APIS))),
         own("links"),
         own("captured"),
@@ -264,7 +264,7 @@ def questions(span: Span, target: str | None) -> list[Question]:
         own("errors_over_time", POINTS * 100, begin=begin, width_us=span.width_us),
         own("events_over_time", POINTS * 10, begin=begin, width_us=span.width_us),
     ]
-    own_names = {question.name for question in asked}
+    own_names = {question.name for question in every_question}
     wanted = [name for section in SECTIONS for name, _ in section.tables if name not in own_names]
     conditions = {
         "leader_changes": "to_time IS NOT NULL OR previous_leader IS NOT NULL",
@@ -275,5 +275,5 @@ def questions(span: Span, target: str | None) -> list[Question]:
         wanted.remove("upgrade_check")
     else:
         conditions["upgrade_check"] = f"release = '{target}'"
-        asked.append(own("lacking", target=target))
-    return asked + [of_view(name, conditions.get(name, ""), _FEWER.get(name, ROWS)) for name in wanted]
+        every_question.append(own("lacking", target=target))
+    return every_question + [of_view(name, conditions.get(name, ""), _FEWER.get(name, ROWS)) for name in wanted]

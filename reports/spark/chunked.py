@@ -39,7 +39,7 @@ from captures.chunks.routing import MOST_IN_PLACE, RoutedReader, check_same
 from captures.chunks.sorting import Stored, apart, divided, store
 from captures.files import CaptureError, CapturePoint, stored_bytes
 from reports.spark.merging import PIECES, merge_shares, range_packets
-from reports.spark.tasks import Done, Refused, attempt
+from reports.spark.tasks import Failed, WrittenPoint, attempt
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -89,7 +89,7 @@ def chunk_point(
     label: str,
     chunk_bytes: int | None = None,
     tell: Tell = lambda _: None,
-) -> Done | Refused | None:
+) -> WrittenPoint | Failed | None:
     """Decode one capture point in chunks of `chunk_bytes` (None: by its size and the cores).
 
     Writes files into `folder`, whose names begin with `label`. None: it cannot be divided into chunks, and nothing was
@@ -99,7 +99,7 @@ def chunk_point(
     try:
         chunks = chunks_of(point, max(chunk_bytes or chunk_bytes_of(point, context.defaultParallelism), SMALLEST_BYTES))
     except CaptureError as failure:
-        return Refused(str(failure), failure.hint)
+        return Failed(str(failure), failure.hint)
     if len(chunks) < 2:
         return None
     (folder / PIECES).mkdir(mode=0o700, exist_ok=True)
@@ -112,7 +112,7 @@ def chunk_point(
         tell(f"{point.name}: not read in chunks: {failure}; one task reads it whole")
         return None
     except (CaptureError, DatasetError) as failure:
-        return Refused(str(failure), failure.hint)
+        return Failed(str(failure), failure.hint)
     finally:
         for path in written:
             with contextlib.suppress(FileNotFoundError):
@@ -171,7 +171,7 @@ class _ChunkReading:
             .map(lambda number: _read(chunks[number], number, None, *how))
             .collect()
         )
-        self._written += [result[1].path for result in results if not isinstance(result, Refused)]
+        self._written += [result[1].path for result in results if not isinstance(result, Failed)]
         joining = ChunkJoiner(point)
         stored: list[Stored] = []
         again = 0
@@ -198,26 +198,26 @@ class _ChunkReading:
         return chunk_result, file
 
 
-def _accepted(result: tuple[ChunkResult, Stored] | Refused) -> tuple[ChunkResult, Stored]:
-    if isinstance(result, Refused):
+def _accepted(result: tuple[ChunkResult, Stored] | Failed) -> tuple[ChunkResult, Stored]:
+    if isinstance(result, Failed):
         raise CaptureError(result.message, result.hint)
     return result
 
 
 def _read(
     chunk: Chunk, number: int, known: ChunkStart | None, shares: int, window_bytes: int, name: str
-) -> tuple[ChunkResult, Stored] | Refused:
+) -> tuple[ChunkResult, Stored] | Failed:
     """Read one chunk, in a task. An error of its input is a value."""
     path = Path(f"{name}{number:06d}-{'true' if known else 'guess'}-{attempt()}")
     try:
         return store(ChunkReader(chunk, known, window_bytes), GROUPS * shares, shares, path)
     except CaptureError as failure:
         path.unlink(missing_ok=True)
-        return Refused(str(failure), failure.hint)
+        return Failed(str(failure), failure.hint)
     except OSError as failure:
         path.unlink(missing_ok=True)
         hint = "-o: a folder that all machines may write to, with room for a copy of the capture, or --chunk-bytes 0"
-        return Refused(f"{path.parent}: cannot be written: {failure.strerror or failure}", hint)
+        return Failed(f"{path.parent}: cannot be written: {failure.strerror or failure}", hint)
 
 
 def _decode_shares(
@@ -230,7 +230,7 @@ def _decode_shares(
     joined: ChunkJoiner,
     stored: list[Stored],
     count: int,
-) -> Done | Refused:
+) -> WrittenPoint | Failed:
     packets, whole = range_packets(choice), joined.summary()
     groups, every = divided(stored, count), not apart(stored)
 
@@ -240,19 +240,19 @@ def _decode_shares(
         return part, RoutedReader(point, whole, stored, own, every, in_place_bytes(choice))
 
     topics = _topic_names(context, point, settings, read, count) if choice.asks_names else {}
-    if isinstance(topics, Refused):
+    if isinstance(topics, Failed):
         return topics
 
-    def decode(number: int) -> ShareResult | Refused:
+    def decode(number: int) -> ShareResult | Failed:
         path = folder / PIECES / f"{label}-{number:02d}-{attempt()}"
         part, reader = read(number)
         try:
             return share(point, settings, choice, part, packets, path, reader, topics)
         except (CaptureError, DatasetError) as failure:
-            return Refused(str(failure), failure.hint)
+            return Failed(str(failure), failure.hint)
         except OSError as failure:
             hint = "give a folder to -o that all machines may write to"
-            return Refused(f"{path.parent}: cannot be written: {failure.strerror or failure}", hint)
+            return Failed(f"{path.parent}: cannot be written: {failure.strerror or failure}", hint)
 
     try:
         shares = context.parallelize(range(count), count).map(decode).collect()
@@ -268,18 +268,18 @@ def _topic_names(
     settings: Settings,
     read: Callable[[int], tuple[Share, RoutedReader]],
     count: int,
-) -> dict[str, str] | Refused:
+) -> dict[str, str] | Failed:
     """The names of topic ids that all shares tell, by id: a stage of its own, before any row is made."""
 
-    def names(number: int) -> dict[str, str] | Refused:
+    def names(number: int) -> dict[str, str] | Failed:
         try:
             return topic_names_of_share(point, settings, *read(number))
         except CaptureError as failure:
-            return Refused(str(failure), failure.hint)
+            return Failed(str(failure), failure.hint)
 
     topics: dict[str, str] = {}
     for result in context.parallelize(range(count), count).map(names).collect():
-        if isinstance(result, Refused):
+        if isinstance(result, Failed):
             return result
         topics |= result
     return topics

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from reports import relations
 from reports.engine_protocol import interruptibly
-from reports.query_errors import WrongQuery, column_hint, unknown_relation
+from reports.query_errors import QueryError, column_hint, unknown_relation
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,8 +43,8 @@ class Spark:
         with self._errors():
             relations.register(self._spark, paths, only)
 
-    def ask(self, query: str, rows: int | None = None, ours: bool = False) -> tuple[pa.Table, bool]:
-        """The answer, and whether there are more than `rows`. Raises WrongQuery with Spark's message."""
+    def ask(self, query: str, rows: int | None = None, repeated: bool = False) -> tuple[pa.Table, bool]:
+        """The answer, and whether there are more than `rows`. Raises QueryError with Spark's message."""
         if threading.current_thread() is not threading.main_thread():
             return self._ask(query, rows)  # no interrupt comes
         return interruptibly(self, partial(self._ask, query, rows))
@@ -60,7 +60,7 @@ class Spark:
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
-        """Turn Spark's errors into WrongQuery."""
+        """Turn Spark's errors into QueryError."""
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
@@ -73,38 +73,38 @@ class Spark:
 
     def own(self) -> list[str]:
         """Views that queries made."""
-        ours = relations.names()
+        known = relations.names()
         return [
             row.viewName
             for row in self._spark.sql("SHOW VIEWS").collect()
-            if row.viewName not in ours and not row.viewName.startswith("kwire_")
+            if row.viewName not in known and not row.viewName.startswith("kwire_")
         ]
 
     def interrupt(self) -> None:
         """End what is being asked at this moment."""
         self._spark.sparkContext.cancelAllJobs()
 
-    def wrong(self, message: str) -> WrongQuery:
+    def wrong(self, message: str) -> QueryError:
         """Spark's message in one line, and a hint."""
         text = re.sub(r"^(?:\w+\.)+\w+: ", "", message.strip()).split("\n== SQL")[0]
         first = re.split(r"\s*SQLSTATE: \w+", text.splitlines()[0] if text else "the query failed", maxsplit=1)[0]
         where = re.search(r"line (\d+),? pos(ition)? (\d+)", message)  # `pos` counts from 0, `position` from 1
         place = (int(where[1]), int(where[3]) + (not where[2])) if where else None
         if re.search(r"OutOfMemory|Not enough memory|Java heap space|GC overhead", message):
-            return WrongQuery.at(first, place, _MORE_MEMORY)
+            return QueryError.at(first, place, _MORE_MEMORY)
         unknown = re.search(r"\[TABLE_OR_VIEW_NOT_FOUND\].*?`([^`]+)`(?: cannot|\.)", first)
         if unknown:
             # Of ours only those are there that the query names.
             return unknown_relation(first, place, unknown[1], {*relations.names(), *self.own()})
         column = re.search(r"\[UNRESOLVED_COLUMN\S*\].*? with name (\S+) cannot", first)
-        return WrongQuery.at(first, place, *([column_hint(column[1])] if column else []))
+        return QueryError.at(first, place, *([column_hint(column[1])] if column else []))
 
 
 _MORE_MEMORY = "SPARK_DRIVER_MEMORY=12g (or what the machine has) gives Java more; --engine embedded needs less of it"
 
 
 def _cause(exception: Any) -> str:
-    """What Java says of an exception: where all that it says is that something else failed, what that says."""
+    """Java's text of an exception, or of its cause where it only says that something else failed."""
     while (cause := exception.getCause()) is not None and re.search(r"Exception thrown in \w+: *$", str(exception)):
         exception = cause
     return str(exception)

@@ -31,7 +31,7 @@ from captures.files import CaptureError, CapturePoint, capture_points, stored_by
 from reports.spark.chunked import FEW_SHARES, Tell, chunk_point
 from reports.spark.merging import PIECES
 from reports.spark.session import cancel
-from reports.spark.tasks import Done, Refused, attempt
+from reports.spark.tasks import Failed, WrittenPoint, attempt
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -124,10 +124,10 @@ def decode(
     with Writer(Path(out).absolute(), append, wait) as writer:
         check_names(points, writer)
         done = _decoded(spark, points, settings, choice, writer, split or Split())
-        for one in done:
-            writer.adopt(one.files)
+        for point in done:
+            writer.adopt(point.files)
         _add_empty(writer, done)
-        result = joined([one.read for one in done])
+        result = joined([point.read for point in done])
         writer.write("findings", findings_of(result, writer.settle()))
         writer.commit(manifest(result))
     return result
@@ -151,7 +151,7 @@ def _decoded(
     choice: AnalysisOptions,
     writer: Writer,
     how: Split,
-) -> list[Done]:
+) -> list[WrittenPoint]:
     """Decode each capture point in one task, and each that is large in many."""
     folder, run = writer.folder, writer.run
     labels = [f"{run}-{number:05d}" for number in range(len(points))]
@@ -159,16 +159,16 @@ def _decoded(
     large = [i for i, point in enumerate(points) if how.is_large(point, context.defaultParallelism)]
     small = [i for i in range(len(points)) if i not in set(large)]
 
-    def work(chosen: Iterable[int]) -> Iterator[tuple[int, Done | Refused]]:
+    def work(chosen: Iterable[int]) -> Iterator[tuple[int, WrittenPoint | Failed]]:
         for i in chosen:
             yield i, decode_point(points[i], settings, choice, folder, f"{labels[i]}-{attempt()}")
 
-    def whole(chosen: Sequence[int]) -> dict[int, Done | Refused]:
+    def whole(chosen: Sequence[int]) -> dict[int, WrittenPoint | Failed]:
         return dict(context.parallelize(chosen, len(chosen)).mapPartitions(work).collect()) if chosen else {}
 
     results = whole(small)
 
-    def split(i: int) -> Done | Refused:
+    def split(i: int) -> WrittenPoint | Failed:
         done = chunk_point(context, points[i], settings, choice, folder, labels[i], how.chunk_bytes, how.tell)
         return whole([i])[i] if done is None else done
 
@@ -186,7 +186,7 @@ def _decoded(
 
 def decode_point(
     point: CapturePoint, settings: Settings, choice: AnalysisOptions, folder: Path, label: str
-) -> Done | Refused:
+) -> WrittenPoint | Failed:
     """Decode a capture point into files in `folder`. What was written goes away where it fails."""
     parts = Parts(folder, label)
     known: dict[str, None] = {}
@@ -198,31 +198,31 @@ def decode_point(
 
     try:
         read = read_point(point, settings, choice, put)
-        return Done(read, tuple(known), parts.close())
+        return WrittenPoint(read, tuple(known), parts.close())
     except (CaptureError, DatasetError) as failure:
         parts.abandon()
-        return Refused(str(failure), failure.hint)
+        return Failed(str(failure), failure.hint)
     except OSError as failure:
         parts.abandon()
         reason = failure.strerror or str(failure)
-        return Refused(f"{folder}: cannot be written: {reason}", "give a folder to -o that all machines may write to")
+        return Failed(f"{folder}: cannot be written: {reason}", "give a folder to -o that all machines may write to")
     except BaseException:
         parts.abandon()
         raise
 
 
-def accepted(results: Sequence[T | Refused]) -> list[T]:
+def accepted(results: Sequence[T | Failed]) -> list[T]:
     """The results of tasks, all of them. Raises DatasetError with the first refusal."""
     for result in results:
-        if isinstance(result, Refused):
+        if isinstance(result, Failed):
             raise DatasetError(result.message, result.hint)
-    return [result for result in results if not isinstance(result, Refused)]
+    return [result for result in results if not isinstance(result, Failed)]
 
 
-def _add_empty(writer: Writer, done: Sequence[Done]) -> None:
+def _add_empty(writer: Writer, done: Sequence[WrittenPoint]) -> None:
     """A table without rows has a file too."""
-    known = dict.fromkeys(name for one in done for name in one.tables)
-    filled = {entry["table"] for one in done for entry in one.files}
+    known = dict.fromkeys(name for point in done for name in point.tables)
+    filled = {entry["table"] for point in done for entry in point.files}
     for name in known:
         if name not in filled:
             writer.write(name, tables.schema(name).empty_table())

@@ -29,7 +29,7 @@ from analyzer.dataset.dataset import Parts
 from analyzer.pipeline.points import META, AnalysisOptions
 from analyzer.pipeline.shares import Piece, ShareResult, by_range, decided_path, merge, take_facts
 from captures.files import CapturePoint
-from reports.spark.tasks import Done, Refused, attempt
+from reports.spark.tasks import Failed, WrittenPoint, attempt
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -67,20 +67,20 @@ def range_packets(choice: AnalysisOptions) -> int:
 
 def merge_shares(
     context: SparkContext,
-    results: Sequence[ShareResult | Refused],
+    results: Sequence[ShareResult | Failed],
     point: CapturePoint,
     choice: AnalysisOptions,
     folder: Path,
     label: str,
-) -> Done | Refused:
+) -> WrittenPoint | Failed:
     """Write all shares of a capture point as files in `folder`, whose names begin with `label`."""
     shares: list[ShareResult] = []
     for result in results:
-        if isinstance(result, Refused):
+        if isinstance(result, Failed):
             return result
         shares.append(result)
     if any(share.files != shares[0].files for share in shares):
-        return Refused(f"{point.name}: it changed while it was read", "analyse it when it is complete, or a copy of it")
+        return Failed(f"{point.name}: it changed while it was read", "analyse it when it is complete, or a copy of it")
     ranges, facts = by_range(shares)
     merging = _ranges_by_task(ranges, TASKS_A_CORE * context.defaultParallelism)
     last = len(merging)
@@ -115,7 +115,7 @@ def merge_shares(
         used |= {str(decided_path(decided, piece.range)) for piece in facts}
     for path in used:
         os.unlink(path)
-    return Done(read, names, [*(entry for files in merged for entry in files), *small])
+    return WrittenPoint(read, names, [*(entry for files in merged for entry in files), *small])
 
 
 def _ranges_by_task(ranges: Sequence[list[Piece]], tasks: int) -> list[list[list[Piece]]]:

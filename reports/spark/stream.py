@@ -62,28 +62,28 @@ class StreamError(KwireError):
     """A stream that cannot go on."""
 
 
-class _Listed(NamedTuple):
+class _ListedFile(NamedTuple):
     """A file that is part of the stream, and its number in it."""
 
     number: int
     file: Known
 
 
-class _Place(NamedTuple):
+class _Position(NamedTuple):
     """How far a folder was read: `files` are whole, and of the one after them the first so many `bytes` were there."""
 
     files: int
     bytes: int = 0
 
 
-class _Order:
+class _FileOrder:
     """Which files of a folder are part of the stream, in order; kept in the state folder. What was read and is gone is
     forgotten. `count`: how many are whole; one that is followed has the number after them."""
 
     def __init__(self, folder: str, state: Path) -> None:
         self.folder = folder
         self._path = state / _LIST
-        self.listed: list[_Listed] = []
+        self.listed: list[_ListedFile] = []
         self.count = 0
         with contextlib.suppress(FileNotFoundError):
             self._take(self._path.read_bytes())
@@ -93,30 +93,30 @@ class _Order:
             stored = json.loads(data)
             self.count = int(stored["count"])
             self.listed = [
-                _Listed(int(number), Known(int(device), int(inode), int(first_ns), str(name)))
+                _ListedFile(int(number), Known(int(device), int(inode), int(first_ns), str(name)))
                 for number, device, inode, first_ns, name in stored["files"]
             ]
         except (ValueError, TypeError, KeyError, RecursionError):
             raise StreamError(f"{self._path}: not a stream's list of files", _anew()) from None
 
-    def grow(self, newest: bool, idle_seconds: float | None, follow: bool) -> _Place:
+    def grow(self, newest: bool, idle_seconds: float | None, follow: bool) -> _Position:
         """Take in the files that have become whole; `newest`: the last one too; `follow`: what there is of it."""
         there = self._there()
-        growing = [one for one in self.listed if one.number == self.count]
-        fresh = unread(there, (one.file for one in self.listed))
-        known = [*(one.file for one in growing), *map(as_read, fresh)]
+        growing = [entry for entry in self.listed if entry.number == self.count]
+        fresh = unread(there, (entry.file for entry in self.listed))
+        known = [*(entry.file for entry in growing), *map(as_read, fresh)]
         if not known:
-            return _Place(self.count)
+            return _Position(self.count)
         [last] = as_now(there, known[-1:])
         over = newest or (idle_seconds is not None and last is not None and self._idle(last.name) >= idle_seconds)
-        taken = known if over else known[:-1]
+        whole = known if over else known[:-1]
         size = self._size(last.name) if follow and not over and last is not None else 0
-        listed = known if size else [*known[: len(growing)], *taken[len(growing) :]]
-        self.listed += [_Listed(self.count + at, one) for at, one in enumerate(listed)][len(growing) :]
-        self.count += len(taken)
-        if taken or len(listed) > len(growing):
+        listed = known if size else [*known[: len(growing)], *whole[len(growing) :]]
+        self.listed += [_ListedFile(self.count + at, file) for at, file in enumerate(listed)][len(growing) :]
+        self.count += len(whole)
+        if whole or len(listed) > len(growing):
             self._store()
-        return _Place(self.count, size)
+        return _Position(self.count, size)
 
     def _size(self, name: str) -> int:
         """Bytes of a file that can be followed; 0 of one that waits."""
@@ -136,39 +136,41 @@ class _Order:
         return time() - at / 1e9 if at else 0.0
 
     def forget(self, before: int) -> None:
-        """What is below that number and no longer there is not met again."""
-        now = as_now(self._there(), (one.file for one in self.listed))
+        """Drop files below a number that are gone: they do not come again."""
+        now = as_now(self._there(), (entry.file for entry in self.listed))
         pairs = zip(self.listed, now, strict=True)
-        kept = [_Listed(one.number, new or one.file) for one, new in pairs if new or one.number >= before]
-        if kept != self.listed:
-            self.listed = kept
+        remaining = [
+            _ListedFile(entry.number, new or entry.file) for entry, new in pairs if new or entry.number >= before
+        ]
+        if remaining != self.listed:
+            self.listed = remaining
             self._store()
 
     def _there(self) -> list[CaptureFile]:
-        return captures_in(self.folder, (one.file for one in self.listed))
+        return captures_in(self.folder, (entry.file for entry in self.listed))
 
     def _store(self) -> None:
-        files = [[one.number, *one.file] for one in self.listed]
+        files = [[entry.number, *entry.file] for entry in self.listed]
         put_at_once(self._path, json.dumps({"count": self.count, "files": files}).encode())
 
-    def until(self, end: _Place) -> tuple[_Listed, ...]:
+    def until(self, end: _Position) -> tuple[_ListedFile, ...]:
         """The files of a batch that ends there, and those before it that a snapshot may have to be made of."""
         if end.files > self.count:
             raise StreamError(f"{self._path}: the checkpoint knows of files that the state folder does not", _anew())
-        return tuple(one for one in self.listed if one.number < end.files + bool(end.bytes))
+        return tuple(entry for entry in self.listed if entry.number < end.files + bool(end.bytes))
 
 
 @dataclass
 class _Part(InputPartition):
-    """What a task reads: from `begin` on, and with `over` the rest of what is known. `listed` goes back further, as far
-    as files are still there."""
+    """The part that a task reads: from `begin` on, and with `over` the rest of all that is known. `listed` goes back
+    further, as far as files are still there."""
 
     name: str
     folder: str
     state: str
-    listed: tuple[_Listed, ...]
-    begin: _Place
-    end: _Place
+    listed: tuple[_ListedFile, ...]
+    begin: _Position
+    end: _Position
     over: bool
     key: bytes
 
@@ -235,13 +237,13 @@ class CaptureStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for name in self._folders:  # in turn, so that none has to wait for another
                 if left > 0 and end[name] != there[name]:
                     behind = end[name].files < there[name].files
-                    end[name] = _Place(end[name].files + 1) if behind else there[name]
+                    end[name] = _Position(end[name].files + 1) if behind else there[name]
                     left -= 1
         return _offset(end, bool(latest["over"]) and end == there)
 
-    def _places(self, offset: dict[str, Any]) -> dict[str, _Place]:
+    def _places(self, offset: dict[str, Any]) -> dict[str, _Position]:
         files, of_next = offset["files"], offset.get("bytes", {})
-        return {name: _Place(int(files.get(name, 0)), int(of_next.get(name, 0))) for name in self._folders}
+        return {name: _Position(int(files.get(name, 0)), int(of_next.get(name, 0))) for name in self._folders}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         key = key_of_user()
@@ -251,14 +253,14 @@ class CaptureStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             over = bool(end["over"]) and not start["over"]
             if begins[name] < ends[name] or over:
                 state = self._state_of(name)
-                listed = _Order(folder, state).until(ends[name])
+                listed = _FileOrder(folder, state).until(ends[name])
                 parts.append(_Part(name, folder, str(state), listed, begins[name], ends[name], over, key))
         return parts
 
     def commit(self, end: dict[str, Any]) -> None:
         for name, done in self._places(end).items():
             state = self._state_of(name)
-            _Order(self._folders[name], state).forget(done.files)
+            _FileOrder(self._folders[name], state).forget(done.files)
             known = _snapshots(state)
             for place in known:
                 if place < done and done in known:
@@ -273,7 +275,7 @@ class CaptureStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """All that there is: what has become whole is taken in."""
         self._alone()
         places = {
-            name: _Order(folder, self._state_of(name)).grow(self._finish, self._idle, self._follow)
+            name: _FileOrder(folder, self._state_of(name)).grow(self._finish, self._idle, self._follow)
             for name, folder in self._folders.items()
         }
         return _offset(places, self._finish)
@@ -298,7 +300,7 @@ class CaptureStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- in a task -----------------------------------------------------------------------------------------------------
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         part: _Part = partition
-        course, place = self._taken_up(part)
+        course, place = self._resumed(part)
         for _ in _read(course, part, place, part.begin):
             pass  # rows of an earlier batch
         if part.begin < part.end:
@@ -307,12 +309,12 @@ class CaptureStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if part.over:
             yield from self._chosen(course.finish())
 
-    def _taken_up(self, part: _Part) -> tuple[ResumableReader, _Place]:
-        """What is known before the batch, or a while before it, and where that was."""
+    def _resumed(self, part: _Part) -> tuple[ResumableReader, _Position]:
+        """The state before the batch, or a while before it, and its position."""
         state = Path(part.state)
-        place = max((one for one in _snapshots(state) if one <= part.begin), default=_Place(0))
+        place = max((position for position in _snapshots(state) if position <= part.begin), default=_Position(0))
         snapshot = None
-        if place > _Place(0):
+        if place > _Position(0):
             try:
                 snapshot = _path_of(state, place).read_bytes()
             except OSError as failure:
@@ -380,26 +382,26 @@ def _named(folders: list[str]) -> dict[str, str]:
     return named
 
 
-def _offset(places: Mapping[str, _Place], over: bool) -> dict[str, Any]:
+def _offset(places: Mapping[str, _Position], over: bool) -> dict[str, Any]:
     """As Spark keeps it; `bytes` only where a file is followed."""
     files = {name: place.files for name, place in places.items()}
     of_next = {name: place.bytes for name, place in places.items() if place.bytes}
     return {"files": files, **({"bytes": of_next} if of_next else {}), "over": over}
 
 
-def _read(course: ResumableReader, part: _Part, begin: _Place, end: _Place) -> Iterator[tuple[str, pa.Table]]:
+def _read(course: ResumableReader, part: _Part, begin: _Position, end: _Position) -> Iterator[tuple[str, pa.Table]]:
     """The rows between two places."""
     if begin < end:
         files = CapturePoint(part.name, tuple(_paths(part, begin, end)))
         yield from course.read(files, end.bytes or None)
 
 
-def _paths(part: _Part, begin: _Place, end: _Place) -> list[str]:
+def _paths(part: _Part, begin: _Position, end: _Position) -> list[str]:
     """Where the files between two places are now: they may have been renamed or packed since they were met."""
     numbers = range(begin.files, end.files + bool(end.bytes))
-    wanted = [one for one in part.listed if one.number in numbers]
-    now = as_now(captures_in(part.folder, (one.file for one in part.listed)), (one.file for one in wanted))
-    gone = [one.file.name for one, new in zip(wanted, now, strict=True) if new is None]
+    wanted = [entry for entry in part.listed if entry.number in numbers]
+    now = as_now(captures_in(part.folder, (entry.file for entry in part.listed)), (entry.file for entry in wanted))
+    gone = [entry.file.name for entry, new in zip(wanted, now, strict=True) if new is None]
     if gone or len(wanted) < len(numbers):
         raise StreamError(
             f"{urls.shown(part.folder)}: {gone[0] if gone else 'a file'} is gone before it was read",
@@ -412,11 +414,11 @@ def _anew() -> str:
     return "begin anew: another state folder, and another checkpoint"
 
 
-def _path_of(state: Path, place: _Place) -> Path:
+def _path_of(state: Path, place: _Position) -> Path:
     return state / (f"{place.files:012d}" + (f"+{place.bytes}" if place.bytes else "") + ".snapshot")
 
 
-def _snapshots(state: Path) -> list[_Place]:
+def _snapshots(state: Path) -> list[_Position]:
     """The places at which something is known."""
     names = (_SNAPSHOT.fullmatch(path.name) for path in state.glob("[0-9]*.snapshot"))
-    return [_Place(int(name[1]), int(name[2] or 0)) for name in names if name is not None]
+    return [_Position(int(name[1]), int(name[2] or 0)) for name in names if name is not None]

@@ -1,4 +1,4 @@
-"""What tasks of Spark say to the driver."""
+"""Results that tasks of Spark return to the driver."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from analyzer.pipeline.points import PointResult
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """What became of a capture point: the tables it knows, and the files written for those that have rows, in order."""
+class WrittenPoint:
+    """The result of a capture point: the tables it has, and the files written for those with rows, in order."""
 
     read: PointResult
     tables: tuple[str, ...]
@@ -18,8 +18,8 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """What is wrong with a task's input: a value, so that Spark does not try it again."""
+class Failed:
+    """An error of a task's input: a value, so that Spark does not try it again."""
 
     message: str
     hint: str

@@ -28,8 +28,8 @@ WAYS = ("local", "by capture point", "by connection", "in chunks")
 _RUN = """
 import json, os, sys, time
 way, path, out, records = sys.argv[1:5]
-from analyzer import reading
-begin = lambda: reading.analyze(path, out, records=records, threads=2)
+from analyzer import api
+begin = lambda: api.analyze(path, out, records=records, threads=2)
 if way != "local":
     from captures.files import capture_points
     from reports.spark import chunked, ingest, session
@@ -42,7 +42,7 @@ if way != "local":
     ingest.analyze(warm, out + "-warm", **how)
     begin = lambda: ingest.analyze(path, out, **how)
 else:
-    reading.analyze(sys.argv[5], out + "-warm", records=records, threads=2)
+    api.analyze(sys.argv[5], out + "-warm", records=records, threads=2)
 at = time.perf_counter()
 rows = begin().summary["exchanges"]
 print(json.dumps({"seconds": time.perf_counter() - at, "exchanges": rows}))

@@ -1,7 +1,8 @@
 """Which packets are one connection: four-tuples used once and again, begun before the capture, closed, reset, late.
 
 `c` and `b` are packets of client and broker. A test says which connection each packet is told to belong to (0, 1 ... in
-order of their first packets; None: none), and before which packet each ends. A slow twin does the same with a dict.
+order of their first packets; None: none), and before which packet each ends. A reference implementation with a dict
+must agree.
 """
 
 from __future__ import annotations
@@ -396,10 +397,10 @@ def test_no_two_connections_have_one_name_whatever_is_forgotten() -> None:
         assert again.reuse == named.reuse
 
 
-# ----------------------------------------------------------------------------- a slow twin, and the kernels another way
+# ------------------------------------------------------------ the reference implementation, and the kernels another way
 
 
-class Twin:
+class Reference:
     """The rules of `flows`' docstring over a dict, one packet after the other."""
 
     def __init__(self, remembered: int) -> None:
@@ -497,8 +498,8 @@ class Twin:
             self.closed.remove(connection)
 
 
-def twin(segments: Sequence[Segment], remembered: int = REMEMBERED) -> Named:
-    every, tracker = timed(segments), Twin(remembered)
+def by_reference(segments: Sequence[Segment], remembered: int = REMEMBERED) -> Named:
+    every, tracker = timed(segments), Reference(remembered)
     for number, segment in enumerate(every):
         tracker.take(number, segment)
     tracker.found.open.extend(sorted(known["born"] for known in tracker.open.values() if known["alone"] is None))
@@ -528,7 +529,7 @@ def tangled(rng: random.Random) -> list[Segment]:
 @given(seed=st.integers(0, 1 << 30), remembered=st.sampled_from([0, 1, 2, REMEMBERED]))
 def test_the_kernel_does_what_the_plain_twin_does(seed: int, remembered: int) -> None:
     packets = tangled(random.Random(seed))
-    assert name(packets, remembered=remembered) == twin(packets, remembered)
+    assert name(packets, remembered=remembered) == by_reference(packets, remembered)
 
 
 @settings(max_examples=100)

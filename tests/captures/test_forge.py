@@ -47,7 +47,7 @@ SENT = {
 
 
 def stream(segments: list[Segment], source: tuple[str, int], start: int) -> bytes:
-    """The bytes of one direction by a slow twin of reassembly: the first copy of each byte, holes as zeros."""
+    """Reassemble one direction, a byte at a time: the first copy of each byte, holes as zeros."""
     there: dict[int, int] = {}
     for segment in segments:
         if segment.source == source:

@@ -19,7 +19,7 @@ import pytest
 
 from captures import kernels, native
 from captures.cache import python_files
-from captures.kernels import big16, big32, inline, kernel, shared, soon
+from captures.kernels import big16, big32, inline, kernel, prefetch, shared
 from captures.shipped import Shipped
 from tests.captures.reaching import kernels_of, reached
 from tests.programs import printed
@@ -53,7 +53,7 @@ def total(values: Any) -> Any:
 @kernel
 def numbers_at(array: Any, at: Any) -> Any:
     """(the 16-bit number, the 32-bit number) in network order at a place of an array of bytes."""
-    soon(array, at + 1_000_000)  # beyond the array, which no harm comes of
+    prefetch(array, at + 1_000_000)  # beyond the array, which no harm comes of
     return big16(array, at), big32(array, at)
 
 

@@ -1,7 +1,7 @@
 """TCP streams, pathology by pathology: what was captured, packet by packet, and what is handed on, in its order.
 
 `c` and `b` are packets of client and broker, placed by bytes from the start of what each says. At the end the kernels
-are compared with a slow and plain twin, and run interpreted and with bounds checks.
+are compared with a reference implementation, and run interpreted and with bounds checks.
 """
 
 from __future__ import annotations
@@ -517,10 +517,10 @@ def test_memory_of_bytes_that_waited_is_used_again() -> None:
     assert stage.directions[0, stream_tables.D_CAPTURED] == 10_000_000
 
 
-# ----------------------------------------------------------------------------- a slow twin, and the kernels another way
+# ------------------------------------------------------------ the reference implementation, and the kernels another way
 
 
-class Twin:
+class Reference:
     """One direction as a map from place to packet: the first captured copy of a byte counts."""
 
     def __init__(self, segments: Sequence[Segment], source: str, isn: int) -> None:
@@ -633,10 +633,10 @@ def test_where_packets_are_lost_gaps_are_in_their_places(writes: list[Write], cl
     captured = captured[:3] + dropped(captured[3:], rng, rng.choice([0.02, 0.2, 0.5]))
     followed = follow_one(captured)
     for who, source, isn in (("client", "10.0.0.1", client_isn), ("broker", "10.0.0.2", broker_isn)):
-        twin = Twin(captured, source, isn)
-        assert followed.sent(who) == twin.sent
-        assert [number for end, number in followed.origins if end == who] == twin.origins
-        assert followed.gaps(who) == twin.gaps
+        reference = Reference(captured, source, isn)
+        assert followed.sent(who) == reference.sent
+        assert [number for end, number in followed.origins if end == who] == reference.origins
+        assert followed.gaps(who) == reference.gaps
 
 
 @settings(max_examples=60)

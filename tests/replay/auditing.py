@@ -45,7 +45,7 @@ def expected(pairs: Sequence[Pair], called: TopicNames) -> dict[Where, Expected]
     for pair in pairs:
         if pair.right.request is None:
             continue
-        produced, answered = pair.left.asked(), pair.left.said(pair.api_key)
+        produced, answered = pair.left.request_body(), pair.left.decoded_answer(pair.api_key)
         if produced is None:
             continue
         if pair.api_key == api_keys.END_TXN:
@@ -181,11 +181,11 @@ def _audit_groups(pairs: Sequence[Pair], correspondence: Correspondence, bootstr
     for pair in pairs:
         if pair.api_key != api_keys.OFFSET_COMMIT or pair.right.request is None:
             continue
-        body, answered = pair.left.asked(), pair.left.said(pair.api_key)
+        body, answered = pair.left.request_body(), pair.left.decoded_answer(pair.api_key)
         if body is None or answered is None or answered.body is None:
             continue
         fine = _accepted(answered.body, correspondence.left)
-        answer = pair.right.said(pair.api_key)
+        answer = pair.right.decoded_answer(pair.api_key)
         accepted = _accepted((answer.body or {}) if answer is not None else {}, correspondence.right)
         for topic in body["topics"]:
             for partition in topic["partitions"]:

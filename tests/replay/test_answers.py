@@ -1,4 +1,4 @@
-"""What many answers say at once is what the body of each says.
+"""The status of many answers is the one that each body has.
 
 Proves: replay/answers.py, replay/plan/produce_requests.py
 """
@@ -32,14 +32,14 @@ def alone(answer: Answer) -> AnswerStatus:
 def test_captured_answers_say_what_their_bodies_say(name: str) -> None:
     files = [str(path) for path in capture_files(CAPTURES[name])]
     some: list[Answer] = []
-    for one in sessions.read_exchanges(files, how=ReadOptions(rotated=len(files) > 1)):
-        if one.answer is not None and one.row["api_key"] is not None:
-            some.append((one.answer, one.row["api_key"], one.row["api_version"]))
+    for answer in sessions.read_exchanges(files, how=ReadOptions(rotated=len(files) > 1)):
+        if answer.answer is not None and answer.row["api_key"] is not None:
+            some.append((answer.answer, answer.row["api_key"], answer.row["api_version"]))
     cut = [(data[:-1], key, version) for data, key, version in some]
     longer = [(data + b"\0", key, version) for data, key, version in some]
-    asked = [*some, *cut, *longer, (b"\0\0\0\1", 999, 0)]
+    answers = [*some, *cut, *longer, (b"\0\0\0\1", 999, 0)]
 
-    assert answer_statuses(asked) == [alone(one) for one in asked]
+    assert answer_statuses(answers) == [alone(answer) for answer in answers]
 
 
 def test_errors_are_told_in_their_order_and_throttling_beside_them() -> None:
@@ -49,10 +49,10 @@ def test_errors_are_told_in_their_order_and_throttling_beside_them() -> None:
     topic["partitionResponses"] = [{**part, "index": at, "errorCode": code} for at, code in enumerate((6, 0, 3, 6))]
     body["throttleTimeMs"] = 7
     failed = encode_response(api_keys.PRODUCE, 7, 1, body)
-    said = answer_statuses([(failed, api_keys.PRODUCE, 7), (failed[:9], api_keys.PRODUCE, 7)])
-    assert said[0] == AnswerStatus(True, None, 7, (6, 3, 6))
-    assert not said[1].decoded
-    assert "responses" in (said[1].reason or "")
+    statuses = answer_statuses([(failed, api_keys.PRODUCE, 7), (failed[:9], api_keys.PRODUCE, 7)])
+    assert statuses[0] == AnswerStatus(True, None, 7, (6, 3, 6))
+    assert not statuses[1].decoded
+    assert "responses" in (statuses[1].reason or "")
     assert answer_statuses([]) == []
 
 
@@ -63,13 +63,13 @@ def test_what_is_read_of_a_stored_batch_is_what_the_body_says(version: int) -> N
     if version < 5:
         del body["responses"][0]["partitionResponses"][0]["logStartOffset"]
     data = encode_response(api_keys.PRODUCE, version, 1, body)
-    told = produce_requests.stored(data, version)
+    stored = produce_requests.stored(data, version)
     decoded = tree.decode_response(data, api_keys.PRODUCE, version, exact=True).body
-    assert told is not None
+    assert stored is not None
     assert decoded is not None
     (topic,) = decoded["responses"]
     (part,) = topic["partitionResponses"]
-    assert told == (topic["name"], part["index"], part["baseOffset"], part["logAppendTimeMs"], 9)
+    assert stored == (topic["name"], part["index"], part["baseOffset"], part["logAppendTimeMs"], 9)
     assert produce_requests.stored(data[:-1], version) is None
     part["errorCode"] = 6
     assert produce_requests.stored(encode_response(api_keys.PRODUCE, version, 1, decoded), version) is None

@@ -55,16 +55,16 @@ SECONDS = 600
 def serving(protocol: Callable[[], asyncio.BaseProtocol]) -> Iterator[int]:
     """A server on a port of the loopback, in a thread."""
     loop = asyncio.new_event_loop()
-    made: list[asyncio.BaseProtocol] = []
+    protocols: list[asyncio.BaseProtocol] = []
 
     def connected() -> asyncio.BaseProtocol:
-        made.append(protocol())
-        return made[-1]
+        protocols.append(protocol())
+        return protocols[-1]
 
     def end() -> None:
         server.close()
-        for one in made:
-            if (transport := getattr(one, "transport", None)) is not None:
+        for protocol in protocols:
+            if (transport := getattr(protocol, "transport", None)) is not None:
                 transport.abort()
         loop.call_soon(loop.stop)  # once they have ended
 
@@ -126,7 +126,7 @@ def refused(result: subprocess.CompletedProcess[str]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--to", "localhost"], "--to localhost: not HOST:PORT"),
         (["--to", "h:1", "--speed", "0"], "--speed 0: neither a positive number nor max"),
@@ -139,8 +139,8 @@ def refused(result: subprocess.CompletedProcess[str]) -> str:
         (["--to", "h:1", "--sasl", "PLAIN"], "SASL PLAIN: KWIRE_SASL_USERNAME is not set"),
     ],
 )
-def test_a_wrong_option_is_one_line_and_a_hint(arguments: list[str], said: str, tmp_path: Path) -> None:
-    assert refused(kwire("replay", CAPTURE, "-o", tmp_path / "run", *arguments)) == f"kwire: {said}"
+def test_a_wrong_option_is_one_line_and_a_hint(arguments: list[str], message: str, tmp_path: Path) -> None:
+    assert refused(kwire("replay", CAPTURE, "-o", tmp_path / "run", *arguments)) == f"kwire: {message}"
 
 
 def test_replay_needs_somewhere_to_write() -> None:
@@ -161,8 +161,8 @@ def test_a_key_log_says_nothing_of_a_dataset(tmp_path: Path) -> None:
 
 def test_a_capture_without_a_request_is_told_and_no_success(tmp_path: Path) -> None:
     tls = shared_folder("tls13-aiokafka-4.3") / "capture.pcap"
-    said = refused(kwire("replay", tls, "--to", "localhost:1", "-o", tmp_path / "run"))
-    assert said.startswith("kwire: nothing to replay: capture.pcap: 5 connections are TLS (24,236 bytes): encrypted")
+    message = refused(kwire("replay", tls, "--to", "localhost:1", "-o", tmp_path / "run"))
+    assert message.startswith("kwire: nothing to replay: capture.pcap: 5 connections are TLS (24,236 bytes): encrypted")
     assert not (tmp_path / "run").exists()
 
 
@@ -174,16 +174,16 @@ def test_a_run_in_which_all_was_skipped_is_no_success_and_can_be_compared(tmp_pa
     assert result.returncode == commands.EXIT_NOTHING_SENT == 2
     assert "kwire: nothing was sent: " in result.stderr
     assert "each was skipped (mutating " in result.stderr
-    told = kwire("diff", tmp_path / "run")
-    assert told.stdout.splitlines()[0] == "verdict: nothing was compared", told.stderr
+    compared = kwire("diff", tmp_path / "run")
+    assert compared.stdout.splitlines()[0] == "verdict: nothing was compared", compared.stderr
 
 
 def test_a_run_without_any_outcome_can_be_compared(tmp_path: Path) -> None:
     with sinking() as port:
         options = Options("127.0.0.1", port, settings=Settings(speed=None))
         asyncio.run(run.replay(MemorySource([]), options, link.tcp(), tmp_path / "run", []))
-    found = compare(pairs.from_run(tmp_path / "run"))
-    assert (found.total, list(found.differences)) == (0, [])
+    comparison = compare(pairs.from_run(tmp_path / "run"))
+    assert (comparison.total, list(comparison.differences)) == (0, [])
 
 
 def test_a_topic_with_fewer_partitions_is_told_before_anything_is_sent(tmp_path: Path) -> None:
@@ -202,28 +202,28 @@ def test_a_topic_with_fewer_partitions_is_told_before_anything_is_sent(tmp_path:
     assert result.counts.actions == {"converted": 1, "skipped": 1}
     assert result.counts.skipped == {"partition_absent": 1}
     (step,) = result.plan.steps
-    assert [one["index"] for one in (step.body or {})["topicData"][0]["partitionData"]] == [0]
+    assert [partition["index"] for partition in (step.body or {})["topicData"][0]["partitionData"]] == [0]
 
 
 def test_a_closed_port(tmp_path: Path) -> None:
     with sinking() as port:
         pass
-    said = refused(kwire("replay", CAPTURE, "--to", f"127.0.0.1:{port}", "-o", tmp_path / "run"))
-    assert f"127.0.0.1:{port}: " in said
+    message = refused(kwire("replay", CAPTURE, "--to", f"127.0.0.1:{port}", "-o", tmp_path / "run"))
+    assert f"127.0.0.1:{port}: " in message
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
-    ("target", "said"),
+    ("target", "message"),
     [
         (_Garbage, "not Kafka: answered with a frame of 1213486160 bytes"),
         (_WrongAnswer, "answered correlation id 4660, 1 was due"),
         (_HangUp, "closed by the target"),
     ],
 )
-def test_a_target_that_is_no_kafka(target: type[_Garbage], said: str, tmp_path: Path) -> None:
+def test_a_target_that_is_no_kafka(target: type[_Garbage], message: str, tmp_path: Path) -> None:
     with serving(target) as port:
-        assert said in refused(kwire("replay", CAPTURE, "--to", f"127.0.0.1:{port}", "-o", tmp_path / "run"))
+        assert message in refused(kwire("replay", CAPTURE, "--to", f"127.0.0.1:{port}", "-o", tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 
@@ -278,7 +278,7 @@ def test_how_far_a_run_is_stands_on_a_terminal_only(
 
 
 def test_a_dry_run_at_an_assumed_release_asks_nobody() -> None:
-    """The same plan as at a broker that offers these versions, and Kafka 4 no longer takes what is too old for it."""
+    """The plan is that of a broker that offers these versions; Kafka 4 no longer takes versions too old for it."""
     new = kwire("replay", CAPTURE, "--dry-run", "--assume", "4.3", "--json")
     assert (new.returncode, new.stderr) == (0, "")
     plan = json.loads(new.stdout)
@@ -290,7 +290,7 @@ def test_a_dry_run_at_an_assumed_release_asks_nobody() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--dry-run"], "replay needs --to HOST:PORT"),
         (["--assume", "4.3", "-o", "run"], "--assume goes with --dry-run, and without --to"),
@@ -298,8 +298,8 @@ def test_a_dry_run_at_an_assumed_release_asks_nobody() -> None:
         (["--assume", "7.7", "--dry-run"], "--assume 7.7: no Kafka release that is known"),
     ],
 )
-def test_what_is_assumed_of_a_target_is_checked(arguments: list[str], said: str) -> None:
-    assert said in refused(kwire("replay", CAPTURE, *arguments))
+def test_what_is_assumed_of_a_target_is_checked(arguments: list[str], message: str) -> None:
+    assert message in refused(kwire("replay", CAPTURE, *arguments))
 
 
 def replayed(
@@ -314,9 +314,9 @@ def test_a_run_is_a_dataset_whose_counts_add_up(tmp_path: Path) -> None:
         result = replayed(port, tmp_path / "run")
     stored = analyzer.open_dataset(tmp_path / "run")
     outcomes = stored.outcomes.to_table().to_pylist()
-    told = stored.manifest["replay"]["counts"]
-    assert len(outcomes) == told["total"] == 4 * 26
-    assert sum(told["actions"].values()) == sum(told["verdicts"].values()) == told["total"]
+    counts = stored.manifest["replay"]["counts"]
+    assert len(outcomes) == counts["total"] == 4 * 26
+    assert sum(counts["actions"].values()) == sum(counts["verdicts"].values()) == counts["total"]
     assert result.counts.verdicts == {"answered": 4 * 26}
     exchanges = stored.exchanges.to_table().to_pylist()
     sides = {name: [row for row in exchanges if row["capture"] == name] for name in ("bench", "replay:bench")}
@@ -343,10 +343,10 @@ def test_ctrl_c_while_it_is_read_back_ends_a_loop(
             ["replay", str(CAPTURE), "--to", f"127.0.0.1:{port}", "-o", str(out), "--speed", "max", "--yes", "--loop"]
         )
     assert code == 130
-    told = capsys.readouterr()
-    assert told.err.splitlines()[-1] == f"kwire: interrupted; what was done is in {out}"
-    assert "round 2" not in told.err
-    assert "audit      none: the audit was interrupted\n" in told.out
+    captured = capsys.readouterr()
+    assert captured.err.splitlines()[-1] == f"kwire: interrupted; what was done is in {out}"
+    assert "round 2" not in captured.err
+    assert "audit      none: the audit was interrupted\n" in captured.out
     assert (out / "_kwire.json").exists()
 
 
@@ -370,10 +370,10 @@ def test_what_was_not_audited_is_not_called_the_same(tmp_path: Path, capsys: pyt
         before = analyzer.open_dataset(out)
         assert first_line() == "verdict: same answers, not audited"
         assert parser.main(["replay", "--audit", out, "--to", f"127.0.0.1:{port}"]) == 3
-    told = capsys.readouterr()
-    assert told.out == "audit: 3 records were acknowledged in 1 partitions: none of these could be read\n"
-    assert "kwire: not valid: 1 of 1 partitions could not be read\nhint: " in told.err
-    assert "note: orders-0 could not be read: TOPIC_AUTHORIZATION_FAILED (29)\n" in told.err
+    captured = capsys.readouterr()
+    assert captured.out == "audit: 3 records were acknowledged in 1 partitions: none of these could be read\n"
+    assert "kwire: not valid: 1 of 1 partitions could not be read\nhint: " in captured.err
+    assert "note: orders-0 could not be read: TOPIC_AUTHORIZATION_FAILED (29)\n" in captured.err
     assert first_line() == "verdict: same answers, 1 partition not audited"
     (row,) = analyzer.open_dataset(out).audit.to_table().to_pylist()
     assert (row["topic"], row["acknowledged"], row["readable"], row["missing"]) == ("orders", 3, None, None)
@@ -385,7 +385,7 @@ def test_what_was_not_audited_is_not_called_the_same(tmp_path: Path, capsys: pyt
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--audit", "run", str(CAPTURE), "--to", "h:1"], "--audit sends nothing"),
         (["--audit", "run"], "--audit needs --to HOST:PORT"),
@@ -393,11 +393,13 @@ def test_what_was_not_audited_is_not_called_the_same(tmp_path: Path, capsys: pyt
         (["--to", "h:1", "-o", "run"], "replay needs a CAPTURE or DATASET"),
     ],
 )
-def test_an_audit_is_of_a_run_at_a_target(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_audit_is_of_a_run_at_a_target(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         parser.main(["replay", *arguments])
     assert ended.value.code == 2
-    assert capsys.readouterr().err.startswith(f"kwire: {said}")
+    assert capsys.readouterr().err.startswith(f"kwire: {message}")
 
 
 def test_a_run_whose_own_lag_was_too_large_is_not_valid(tmp_path: Path) -> None:
@@ -445,8 +447,8 @@ def test_a_shadow_that_is_ended_before_anything_came_leaves_nothing(tmp_path: Pa
         process.stdin.write((struct.pack("<IIII", 0, 0, 1000, 1000) + bytes(1000)) * 1000)
         process.stdin.flush()
         process.send_signal(signal.SIGTERM)
-        said = process.stderr.read()  # until it ends: nobody has ended its stdin
-    assert (process.returncode, said.splitlines()[-1]) == (130, b"kwire: interrupted")
+        complaints = process.stderr.read()  # until it ends: nobody has ended its stdin
+    assert (process.returncode, complaints.splitlines()[-1]) == (130, b"kwire: interrupted")
     assert not list(tmp_path.iterdir())
 
 
@@ -486,11 +488,11 @@ def check_interrupted(tmp_path: Path, number: signal.Signals, while_: str, *how:
         # The captured side is written when the sending, or the starting of the workers, begins.
         begun = sending.wait(SECONDS) if while_ == "it sends" else until(lambda: list(tmp_path.glob(".run.*/messages")))
         os.killpg(process.pid, number)
-        _, said = process.communicate(timeout=SECONDS)
-    assert begun, said
-    assert process.returncode == 130, said
-    assert said.splitlines()[-1] == f"kwire: interrupted; what was done is in {tmp_path / 'run'}"
-    assert "Traceback" not in said
+        _, complaints = process.communicate(timeout=SECONDS)
+    assert begun, complaints
+    assert process.returncode == 130, complaints
+    assert complaints.splitlines()[-1] == f"kwire: interrupted; what was done is in {tmp_path / 'run'}"
+    assert "Traceback" not in complaints
     assert until(lambda: not alive(process.pid))  # Python's own helper of processes ends when it sees that they did
     stored = analyzer.open_dataset(tmp_path / "run")
     outcomes = stored.outcomes.to_table().to_pylist()
@@ -520,28 +522,28 @@ def until(happened: Callable[[], object]) -> bool:
 
 def alive(session: int) -> list[str]:
     """The processes of a terminal session that run; those that are dead and not asked about yet do not."""
-    found = []
+    processes = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             name, _, rest = stat.read_text().rpartition(")")
             state, _, _, whose = rest.split()[:4]
             if whose == str(session) and state != "Z":
-                found.append(name)
-    return found
+                processes.append(name)
+    return processes
 
 
 class _Fading(Sink):
     """Answers the first twenty requests to produce, each later than the one before, and then nothing any more."""
 
-    asked = 0
+    answered = 0
 
     def data_received(self, data: bytes) -> None:
         if data[4:6] != b"\0\0":
             super().data_received(data)
             return
-        _Fading.asked += data.count(b"orders")
-        if _Fading.asked < 20:
-            asyncio.get_running_loop().call_later(0.005 * _Fading.asked, super().data_received, data)
+        _Fading.answered += data.count(b"orders")
+        if _Fading.answered < 20:
+            asyncio.get_running_loop().call_later(0.005 * _Fading.answered, super().data_received, data)
 
 
 def unanswered() -> tuple[Session, int]:
@@ -624,11 +626,11 @@ def test_a_target_that_stops_reading_ends_the_run_and_little_is_kept_for_it(
     assert 1 << 20 < unsent < (1 << 20) + 2 * frame
     assert not result.valid
     outcomes = analyzer.open_dataset(tmp_path / "run").outcomes.to_table().to_pylist()
-    told = Counter((row["verdict"], row["rule"]) for row in outcomes)
-    assert told.total() == 200
-    assert told["not_sent", "unreachable"] == 1
-    assert told["not_comparable", "no_answer_expected"] + told["not_sent", "session_lost"] == 199
-    assert told["not_sent", "session_lost"] > 100
+    verdicts = Counter((row["verdict"], row["rule"]) for row in outcomes)
+    assert verdicts.total() == 200
+    assert verdicts["not_sent", "unreachable"] == 1
+    assert verdicts["not_comparable", "no_answer_expected"] + verdicts["not_sent", "session_lost"] == 199
+    assert verdicts["not_sent", "session_lost"] > 100
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
@@ -658,13 +660,13 @@ def test_a_target_that_falls_silent_ends_the_run_with_what_was_done_kept(
         )
     assert code == 3
     line, hint = capsys.readouterr().err.splitlines()[-2:]
-    told = analyzer.open_dataset(tmp_path / "run").manifest["replay"]
-    lost = told["counts"]["actions"]["not_sent"]
+    summary = analyzer.open_dataset(tmp_path / "run").manifest["replay"]
+    lost = summary["counts"]["actions"]["not_sent"]
     assert line == f"kwire: not valid: 127.0.0.1:{port}: no answer to anything for 1 s; {lost} requests not sent"
     assert hint.startswith("hint: ")
-    assert not told["valid"]
+    assert not summary["valid"]
     outcomes = analyzer.open_dataset(tmp_path / "run").outcomes.to_table().to_pylist()
-    assert len(outcomes) == told["counts"]["total"] == 4 * 26
+    assert len(outcomes) == summary["counts"]["total"] == 4 * 26
     assert lost > 30
     assert {row["verdict"] for row in outcomes} == {"answered", "unanswered", "not_sent"}
 
@@ -674,7 +676,9 @@ def test_a_loop_goes_on_until_a_round_is_not_as_it_must_be(monkeypatch: pytest.M
     rounds: list[tuple[bool, set[str | None]]] = []
 
     def sent(options: object, captured: list[Session], wanted: Options, *_: object) -> int:
-        rounds.append((wanted.yes, {one.row["group_id"] for session in captured for one in session.requests} - {None}))
+        rounds.append(
+            (wanted.yes, {request.row["group_id"] for session in captured for request in session.requests} - {None})
+        )
         return commands.EXIT_DIFFERS if len(rounds) == 3 else 0
 
     monkeypatch.setattr(commands, "_round", sent)

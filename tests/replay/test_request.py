@@ -1,4 +1,4 @@
-"""What the command line asks of a replay.
+"""Options of the command line become those of a replay.
 
 Proves: replay/request.py
 """
@@ -26,7 +26,7 @@ def test_what_is_asked_for_is_what_is_done() -> None:
     assert (plain.settings.speed, plain.settings.schedule, plain.times, plain.rate) == (1.0, None, 1, None)
     assert not plain.selection
     assert not plain.renaming
-    found = options(
+    resolved = options(
         "--clients",
         "client_id == billing",
         "--topics",
@@ -50,20 +50,20 @@ def test_what_is_asked_for_is_what_is_done() -> None:
         "--allow",
         "DeleteTopics",
     )
-    assert str(found.selection.clients) == "client_id == billing"
-    assert found.selection.topics == ("orders", "b*")
-    assert (found.selection.since, found.selection.until) == (Moment(90 * 10**9), Moment(180 * 10**9))
-    assert (found.times, found.prefix_topics) == (4, "t.")
-    assert (found.renaming.prefix, found.renaming.groups) == ("g-", {"a": "b"})
-    assert found.settings.schedule is not None
-    assert (found.settings.speed, found.settings.schedule.text) == (1.0, "0s:1,60s:max")
-    assert found.allow == apis.ADMIN | {api_keys.DELETE_TOPICS}
+    assert str(resolved.selection.clients) == "client_id == billing"
+    assert resolved.selection.topics == ("orders", "b*")
+    assert (resolved.selection.since, resolved.selection.until) == (Moment(90 * 10**9), Moment(180 * 10**9))
+    assert (resolved.times, resolved.prefix_topics) == (4, "t.")
+    assert (resolved.renaming.prefix, resolved.renaming.groups) == ("g-", {"a": "b"})
+    assert resolved.settings.schedule is not None
+    assert (resolved.settings.speed, resolved.settings.schedule.text) == (1.0, "0s:1,60s:max")
+    assert resolved.allow == apis.ADMIN | {api_keys.DELETE_TOPICS}
     assert options("--speed", "max").settings.speed is None
     assert options("--rate", "250.5").rate == 250.5
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ("--speed 0s:1,0s:2", "--speed 0s:1,0s:2: neither a positive number nor max"),
         ("--speed 5s:2", "--speed 5s:2: neither a positive number nor max"),
@@ -88,18 +88,18 @@ def test_what_is_asked_for_is_what_is_done() -> None:
         ("--same-cluster --loop", "--same-cluster does not go with --loop"),
     ],
 )
-def test_what_cannot_be_asked_for_is_a_line_and_a_hint(arguments: str, said: str) -> None:
+def test_what_cannot_be_asked_for_is_a_line_and_a_hint(arguments: str, message: str) -> None:
     with pytest.raises(UsageError) as failed:
         options(*arguments.split())
-    assert str(failed.value) == said
+    assert str(failed.value) == message
     assert failed.value.hint
 
 
 def test_several_ids_may_be_of_one_topic() -> None:
     """It was deleted and made again; and one pair may be said twice."""
     ids = [f"{letter * 22}=orders" for letter in "ab"]
-    assert options(*(word for one in [*ids, ids[0]] for word in ("--map-topic", one))).map_topic == dict(
-        one.split("=") for one in ids
+    assert options(*(word for pair in [*ids, ids[0]] for word in ("--map-topic", pair))).map_topic == dict(
+        pair.split("=") for pair in ids
     )
 
 

@@ -23,15 +23,15 @@ def kind(of: pa.DataType) -> str:
     return relations.spark_type(of)
 
 
-def equal(one: Any, other: Any) -> bool:
+def equal(left: Any, other: Any) -> bool:
     """Floats to 1e-9, all else exactly."""
-    if isinstance(one, float) and isinstance(other, float):
-        return one == other or math.isclose(one, other, rel_tol=1e-9) or (math.isnan(one) and math.isnan(other))
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(equal, one, other))
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(equal(value, other[key]) for key, value in one.items())
-    return bool(one == other)
+    if isinstance(left, float) and isinstance(other, float):
+        return left == other or math.isclose(left, other, rel_tol=1e-9) or (math.isnan(left) and math.isnan(other))
+    if isinstance(left, list) and isinstance(other, list):
+        return len(left) == len(other) and all(map(equal, left, other))
+    if isinstance(left, dict) and isinstance(other, dict):
+        return left.keys() == other.keys() and all(equal(value, other[key]) for key, value in left.items())
+    return bool(left == other)
 
 
 def _order(row: Sequence[Any]) -> list[str]:
@@ -42,17 +42,17 @@ def difference(spark: pa.Table, embedded: pa.Table, ordered: bool = True) -> str
     """The first difference; None: there is none. `ordered`: the question asks for an order."""
     if spark.column_names != embedded.column_names:
         return f"names: {spark.column_names} and {embedded.column_names}"
-    types = [(kind(one), kind(other)) for one, other in zip(spark.schema.types, embedded.schema.types)]
+    types = [(kind(left), kind(other)) for left, other in zip(spark.schema.types, embedded.schema.types)]
     if different := [(name, pair) for name, pair in zip(spark.column_names, types) if pair[0] != pair[1]]:
         return f"types: {different}"
     if len(spark) != len(embedded):
         return f"rows: {len(spark)} and {len(embedded)}"
-    mine, theirs = ([list(row) for row in zip(*(c.to_pylist() for c in t.columns))] for t in (spark, embedded))
+    left_rows, right_rows = ([list(row) for row in zip(*(c.to_pylist() for c in t.columns))] for t in (spark, embedded))
     if not ordered:
-        mine.sort(key=_order)
-        theirs.sort(key=_order)
-    for number, (one, other) in enumerate(zip(mine, theirs)):
-        for name, left, right in zip(spark.column_names, one, other):
+        left_rows.sort(key=_order)
+        right_rows.sort(key=_order)
+    for number, (first, other) in enumerate(zip(left_rows, right_rows)):
+        for name, left, right in zip(spark.column_names, first, other):
             if not equal(left, right):
                 return f"row {number}, {name}: {left!r} and {right!r}"
     return None
@@ -77,10 +77,10 @@ def main(names: Sequence[str]) -> int:
                 reference = Spark(spark, [path])
                 for view in catalog.views():
                     query = f"SELECT * FROM {view.name}"
-                    said = difference(reference.ask(query)[0], embedded.ask(query)[0], "ORDER BY" in view.sql)
-                    wrong += said is not None
-                    if said is not None:
-                        print(f"{name}: {view.name}: {said}", flush=True)
+                    text = difference(reference.ask(query)[0], embedded.ask(query)[0], "ORDER BY" in view.sql)
+                    wrong += text is not None
+                    if text is not None:
+                        print(f"{name}: {view.name}: {text}", flush=True)
             print(f"{name}: {len(catalog.views())} views", flush=True)
     return 1 if wrong else 0
 

@@ -1,4 +1,4 @@
-"""What tests of reports share: one Spark session a process, for starting one takes seconds, and the other engine."""
+"""Fixtures of tests of reports: one Spark session a process, for starting one takes seconds, and the other engine."""
 
 from __future__ import annotations
 

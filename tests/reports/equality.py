@@ -14,14 +14,16 @@ from tests.captures.mutants import fragments
 
 def assert_same_dataset(left: Path, right: Path) -> None:
     """Every table row by row, in order; captures, coverage, unrecognised connections and notes."""
-    one, other = analyzer.open_dataset(left), analyzer.open_dataset(right)
-    assert {entry["table"] for entry in one.manifest["files"]} == {entry["table"] for entry in other.manifest["files"]}
+    dataset, other = analyzer.open_dataset(left), analyzer.open_dataset(right)
+    assert {entry["table"] for entry in dataset.manifest["files"]} == {
+        entry["table"] for entry in other.manifest["files"]
+    }
     for name in tables.TABLES:
-        mine, theirs = getattr(one, name).to_table(), getattr(other, name).to_table()
-        assert len(mine) == len(theirs), name
-        different = [column for column in mine.column_names if not mine[column].equals(theirs[column])]
+        left_table, right_table = getattr(dataset, name).to_table(), getattr(other, name).to_table()
+        assert len(left_table) == len(right_table), name
+        different = [column for column in left_table.column_names if not left_table[column].equals(right_table[column])]
         assert not different, f"{name}: {different}"
-    known = {key: value for key, value in one.manifest.items() if key != "files"}
+    known = {key: value for key, value in dataset.manifest.items() if key != "files"}
     assert known == {key: value for key, value in other.manifest.items() if key != "files"}
     assert not [path for path in right.parent.iterdir() if path.name.endswith(".new")]
 
@@ -34,7 +36,7 @@ def rotated(source: Path, folder: Path, files: int) -> list[Path]:
 
 
 def fragmented(source: Path, folder: Path, files: int) -> list[Path]:
-    """The same with every IP packet in fragments of 512 bytes; files begin in the middle of packets."""
+    """Write a capture with every IP packet in fragments of 512 bytes; files begin in the middle of packets."""
     link, records = forge.loaded(source)
     pieces = [
         forge.Record(segment.time_ns, piece, len(piece))

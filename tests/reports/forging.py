@@ -45,7 +45,7 @@ class Forged:
         self, api: str, latency_ms: float | None = 1, second: float = 0, error: str | None = None, **columns: Any
     ) -> None:
         """An answered exchange (or what `columns` make of it)."""
-        code = next((one.code for one in _errors() if one.name == error), 0)
+        code = next((known.code for known in _errors() if known.name == error), 0)
         end = None if latency_ms is None else at(second + latency_ms / 1000)
         self.add(
             "exchanges",

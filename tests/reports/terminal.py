@@ -33,16 +33,16 @@ class Terminal:
         os.write(self.descriptor, keys.encode())
 
     def wait_for(self, pattern: str, seconds: float = 90) -> str:
-        """What is shown up to a match of `pattern`, which is then forgotten. Raises AssertionError."""
+        """Wait for a match of `pattern`, and take the text up to it. Raises AssertionError."""
         until = time.monotonic() + seconds
-        while (found := re.search(pattern, self.shown)) is None:
+        while (match := re.search(pattern, self.shown)) is None:
             assert time.monotonic() < until, f"{pattern!r} does not come: {self.shown[-2000:]!r}"
             if select.select([self.descriptor], [], [], 0.1)[0]:
                 try:
                     self.shown += os.read(self.descriptor, 65536).decode("utf-8", "replace")
                 except OSError:  # the process has ended (Linux says EIO)
                     assert re.search(pattern, self.shown), f"it ended: {self.shown[-2000:]!r}"
-        text, self.shown = self.shown[: found.end()], self.shown[found.end() :]
+        text, self.shown = self.shown[: match.end()], self.shown[match.end() :]
         return text
 
 

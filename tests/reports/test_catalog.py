@@ -48,26 +48,26 @@ def test_releases_go_from_old_to_new_and_the_newest_lacks_what_kip_896_removed()
 
 
 @pytest.mark.parametrize(
-    ("said", "meant"),
+    ("version", "meant"),
     [("3.9", "3.9"), ("3.9.2", "3.9"), ("v4.0.0", "4.0"), ("0.10.2.1", "0.10.2"), ("0.10.2", "0.10.2")],
 )
-def test_a_release_is_found_by_what_people_call_it(said: str, meant: str) -> None:
-    assert releases.find(said).name == meant
+def test_a_release_is_found_by_what_people_call_it(version: str, meant: str) -> None:
+    assert releases.find(version).name == meant
 
 
-@pytest.mark.parametrize("said", ["", "5.0", "3", "3.99", "3.9.x.y", "0.10"])
-def test_an_unknown_release_is_not_guessed(said: str) -> None:
+@pytest.mark.parametrize("version", ["", "5.0", "3", "3.99", "3.9.x.y", "0.10"])
+def test_an_unknown_release_is_not_guessed(version: str) -> None:
     with pytest.raises(LookupError):
-        releases.find(said)
+        releases.find(version)
 
 
 def test_a_query_needs_what_it_reads_and_what_that_reads() -> None:
     relations = {*tables.TABLES, *(view.name for view in catalog.views())}
 
     def names(query: str) -> set[str]:
-        found = catalog.needed(query)
-        assert found is not None
-        return {name for name in found if name in relations}
+        needed = catalog.needed(query)
+        assert needed is not None
+        return {name for name in needed if name in relations}
 
     assert names("SELECT count(*) FROM exchanges") == {"exchanges"}
     assert names("WITH a AS (SELECT * FROM `Latency_By_Topic`) SELECT * FROM a") >= {
@@ -88,8 +88,8 @@ def test_no_view_has_the_name_of_a_table() -> None:
 
 @pytest.mark.parametrize("view", catalog.views(), ids=lambda view: str(view.name))
 def test_what_a_view_needs_is_all_there(view: catalog.View) -> None:
-    found = catalog.needed(f"SELECT * FROM {view.name}")
-    assert found is not None
+    needed = catalog.needed(f"SELECT * FROM {view.name}")
+    assert needed is not None
     relations = [*tables.TABLES, *(other.name for other in catalog.views())]
-    for other in (view, *(one for one in catalog.views() if one.name in found)):
-        assert {name for name in relations if other.reads(name)} <= found
+    for other in (view, *(known for known in catalog.views() if known.name in needed)):
+        assert {name for name in relations if other.reads(name)} <= needed

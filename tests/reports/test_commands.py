@@ -18,20 +18,20 @@ from tests.shared import KWIRE, ROOT, SAMPLES
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """What is said on stderr; the exit code is that of a usage error."""
+    """The text on stderr of a command that ends with a usage error."""
     with pytest.raises(SystemExit) as left:
         parser.main(["report", *arguments])
     assert left.value.code == parser.EXIT_USAGE
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert "\nhint: " in said.err
-    return said.err
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "\nhint: " in captured.err
+    return captured.err
 
 
 def test_an_unknown_release_lists_the_known_ones(forged: Forged, capsys: pytest.CaptureFixture[str]) -> None:
-    said = refused(capsys, str(forged.write()), "--format", "md", "--target", "5.0")
-    assert said.startswith("kwire: --target 5.0: not a Kafka release that this kwire knows\n")
-    assert all(release.name in said for release in releases.releases())
+    text = refused(capsys, str(forged.write()), "--format", "md", "--target", "5.0")
+    assert text.startswith("kwire: --target 5.0: not a Kafka release that this kwire knows\n")
+    assert all(release.name in text for release in releases.releases())
 
 
 @pytest.mark.parametrize(
@@ -67,9 +67,9 @@ def test_what_spark_would_analyse_in_vain_is_told_before_a_session_starts(
     with pytest.raises(SystemExit) as left:
         parser.main(["analyze", capture, "-o", str(tmp_path / out), "--engine", "spark"])
     assert left.value.code == parser.EXIT_USAGE
-    said = capsys.readouterr().err
-    assert message in said
-    assert "\nhint: " in said
+    text = capsys.readouterr().err
+    assert message in text
+    assert "\nhint: " in text
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
@@ -97,9 +97,9 @@ def test_spark_writes_no_dataset_that_another_process_writes(
             parser.main(["analyze", str(SAMPLES / "txn-librdkafka-4.3"), "-o", out, "--engine", "spark"])
         other.communicate("\n")
     assert left.value.code == parser.EXIT_USAGE
-    said = capsys.readouterr().err
-    assert str(other.pid) in said
-    assert "--wait" in said
+    text = capsys.readouterr().err
+    assert str(other.pid) in text
+    assert "--wait" in text
 
 
 def test_a_filter_goes_with_a_capture_not_with_a_dataset(forged: Forged, capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,9 +30,13 @@ from tests.shared import sample_folders, shared_folders
 DAY = sections.Span(
     datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC), datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
 )
-OWN = [one for one in sections.questions(DAY, "4.0") if one.name not in {view.name for view in catalog.views()}]
+OWN = [
+    question
+    for question in sections.questions(DAY, "4.0")
+    if question.name not in {view.name for view in catalog.views()}
+]
 
-ASKED = (
+QUERIES = (
     "SELECT api, count(*), max(latency_us), avg(latency_us) AS mean FROM exchanges GROUP BY api ORDER BY api",
     "SELECT api, round(avg(latency_us) / 1000, 2) AS ms FROM exchanges WHERE latency_us IS NOT NULL GROUP BY 1 "
     "ORDER BY 1",
@@ -74,22 +78,22 @@ def reference(spark: Any, dataset: str) -> Spark:
 @pytest.mark.parametrize("view", catalog.views(), ids=lambda view: str(view.name))
 def test_every_view_has_the_same_rows(view: catalog.View, reference: Spark, embedded: Embedded) -> None:
     query = f"SELECT * FROM {view.name}"
-    expected, found = reference.ask(query)[0], embedded.ask(query)[0]
-    assert difference(expected, found, ordered="ORDER BY" in view.sql) is None
-    assert found.column_names == list(view.columns)
+    expected, rows = reference.ask(query)[0], embedded.ask(query)[0]
+    assert difference(expected, rows, ordered="ORDER BY" in view.sql) is None
+    assert rows.column_names == list(view.columns)
 
 
 @pytest.mark.parametrize("question", OWN, ids=lambda question: str(question.name))
 def test_every_question_of_a_report_has_the_same_rows(question: Any, reference: Spark, embedded: Embedded) -> None:
-    expected, found = reference.ask(question.sql)[0], embedded.ask(question.sql)[0]
-    assert difference(expected, found, ordered="ORDER BY" in question.sql) is None
+    expected, rows = reference.ask(question.sql)[0], embedded.ask(question.sql)[0]
+    assert difference(expected, rows, ordered="ORDER BY" in question.sql) is None
 
 
-@pytest.mark.parametrize("query", ASKED)
+@pytest.mark.parametrize("query", QUERIES)
 def test_questions_of_people_have_the_same_rows(query: str, reference: Spark, embedded: Embedded) -> None:
-    expected, found = reference.ask(query)[0], embedded.ask(query)[0]
+    expected, rows = reference.ask(query)[0], embedded.ask(query)[0]
     assert len(expected)
-    assert difference(expected, found) is None
+    assert difference(expected, rows) is None
 
 
 def test_every_table_has_the_same_columns(reference: Spark, embedded: Embedded) -> None:
@@ -101,10 +105,10 @@ def test_every_table_has_the_same_columns(reference: Spark, embedded: Embedded) 
 
 def test_threads_that_ask_at_once_are_answered_as_one_is(dataset: str, embedded: Embedded) -> None:
     """Each has a session of its own, and relations are made once for all of them."""
-    queries = [*(question.sql for question in OWN), *ASKED, "SELECT * FROM error_runs"]
+    queries = [*(question.sql for question in OWN), *QUERIES, "SELECT * FROM error_runs"]
     with engine.opened([dataset]) as shared, ThreadPoolExecutor(4) as pool:
-        for query, found in zip(queries, pool.map(lambda query: shared.ask(query)[0], queries), strict=True):
-            assert difference(embedded.ask(query)[0], found, ordered="ORDER BY" in query) is None, query
+        for query, rows in zip(queries, pool.map(lambda query: shared.ask(query)[0], queries), strict=True):
+            assert difference(embedded.ask(query)[0], rows, ordered="ORDER BY" in query) is None, query
 
 
 @pytest.fixture
@@ -173,15 +177,15 @@ CLUSTER = "spark://host:7077"
 def test_java_compiles_at_length_only_where_there_is_much_to_do(
     small: list[str], few: int, master: str | None, quick: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Asked(Exception):
+    class Started(Exception):
         pass
 
     def of_command(_: EngineOptions, quick: bool) -> None:
-        raise Asked(quick)
+        raise Started(quick)
 
     monkeypatch.setattr(engines, "QUICK_EXCHANGES", few)
     monkeypatch.setattr("reports.spark.session.of_command", of_command)
-    with pytest.raises(Asked) as raised, engines.opened(options(engine="spark", master=master), small):
+    with pytest.raises(Started) as raised, engines.opened(options(engine="spark", master=master), small):
         pass
     assert raised.value.args == (quick,)
 
@@ -203,8 +207,8 @@ def test_what_the_embedded_engine_does_not_take_goes_to_spark(
     with engines.opened(options(verbose=True), small) as opened:
         assert opened.ask("SELECT count(*) AS n FROM exchanges")[0].to_pylist() == [{"n": 2}]
         assert capsys.readouterr().err == ""
-        made = opened.ask("SELECT regexp_extract(api, '(F)', 1) AS f FROM exchanges ORDER BY f")[0]
-        assert made["f"].to_pylist() == ["", "F"]
+        rows = opened.ask("SELECT regexp_extract(api, '(F)', 1) AS f FROM exchanges ORDER BY f")[0]
+        assert rows["f"].to_pylist() == ["", "F"]
         assert "note: Spark answers this" in capsys.readouterr().err
         # From a view on that Spark alone has, the questions are Spark's.
         opened.ask("CREATE TEMPORARY VIEW few AS SELECT api FROM exchanges LIMIT 1")

@@ -20,7 +20,7 @@ from analyzer.options.questions import SqlOptions
 from captures.errors import KwireError
 from reports import catalog, relations, sql
 from reports.engines import check_columns
-from reports.query_errors import WrongQuery, check
+from reports.query_errors import QueryError, check
 from reports.results import as_csv, as_json, as_text
 from reports.spark.engine import Spark
 from tests.reports.terminal import terminal
@@ -37,7 +37,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(out)
 
 
-def asked(dataset: str, query: str | None, engine: str = "auto", **options: Any) -> int:
+def run(dataset: str, query: str | None, engine: str = "auto", **options: Any) -> int:
     """The command with these options."""
     chosen = {
         "format": None,
@@ -64,7 +64,7 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 
 @pytest.fixture
 def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever starts one, or reads a capture, is late."""
+    """A test that starts an engine or reads a capture fails."""
 
     def late(*_: Any, **__: Any) -> None:
         raise AssertionError("too late")
@@ -78,23 +78,23 @@ def test_every_form_holds_the_same_rows(
 ) -> None:
     rows = analyzer.open_dataset(dataset).exchanges.to_table(["api"]).to_pandas().api.value_counts()
     expected = sorted(((name, int(n)) for name, n in rows.items()), key=lambda row: (-row[1], row[0]))[:3]
-    assert asked(dataset, COUNTS, engine) == 0
+    assert run(dataset, COUNTS, engine) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split() for line in lines] == [["api", "n"], *([name, str(n)] for name, n in expected)]
-    assert asked(dataset, COUNTS, engine, format="csv") == 0
+    assert run(dataset, COUNTS, engine, format="csv") == 0
     assert list(csv.reader(io.StringIO(capsys.readouterr().out)))[1:] == [[name, str(n)] for name, n in expected]
-    assert asked(dataset, COUNTS, engine, format="json") == 0
-    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert found == [{"api": name, "n": n} for name, n in expected]
-    assert asked(dataset, COUNTS, engine, out=str(tmp_path / "counts.parquet")) == 0
+    assert run(dataset, COUNTS, engine, format="json") == 0
+    written = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert written == [{"api": name, "n": n} for name, n in expected]
+    assert run(dataset, COUNTS, engine, out=str(tmp_path / "counts.parquet")) == 0
     table = pyarrow.parquet.read_table(tmp_path / "counts.parquet")
     assert [(row["api"], row["n"]) for row in table.to_pylist()] == expected
 
 
 def test_a_capture_is_asked_like_a_dataset(engine: str, dataset: str, capsys: pytest.CaptureFixture[str]) -> None:
-    asked(str(CAPTURE), COUNTS, engine, format="csv")
+    run(str(CAPTURE), COUNTS, engine, format="csv")
     of_capture = capsys.readouterr().out
-    asked(dataset, COUNTS, engine, format="csv")
+    run(dataset, COUNTS, engine, format="csv")
     assert capsys.readouterr().out == of_capture
 
 
@@ -118,7 +118,7 @@ def test_what_is_surely_wrong_is_told_before_a_capture_is_read_or_spark_is_start
     query: str, message: str, hint: str, chosen: str
 ) -> None:
     with pytest.raises(KwireError, match=message) as raised:
-        asked(str(CAPTURE), query, chosen)
+        run(str(CAPTURE), query, chosen)
     assert "\n" not in str(raised.value)
     assert "(line 1, column" in str(raised.value)
     assert hint in raised.value.hint
@@ -151,7 +151,7 @@ def test_what_spark_may_understand_is_not_refused(query: str) -> None:
 def test_spark_itself_tells_a_wrong_query_in_one_line_with_its_place(
     spark: Any, dataset: str, query: str, message: str, hint: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(WrongQuery, match=message) as raised:
+    with pytest.raises(QueryError, match=message) as raised:
         Spark(spark, [dataset], only=frozenset(["exchanges"])).ask(query)
     assert "\n" not in str(raised.value)
     assert "(line 1, column" in str(raised.value)
@@ -172,7 +172,7 @@ def test_a_query_that_java_has_no_room_for_is_told_by_its_cause(
         raise Py4JJavaError("An error occurred", thrown)
 
     monkeypatch.setattr(asking._spark, "sql", failing)
-    with pytest.raises(WrongQuery, match="Not enough memory") as raised:
+    with pytest.raises(QueryError, match="Not enough memory") as raised:
         asking.ask("SELECT 1")
     assert "SPARK_DRIVER_MEMORY" in raised.value.hint
 
@@ -184,7 +184,7 @@ def test_a_query_that_java_has_no_room_for_is_told_by_its_cause(
 )
 def test_a_file_that_cannot_be_written_is_told_first(dataset: str, out: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(KwireError, match=message) as raised:
-        asked(dataset, COUNTS, out=str(tmp_path / out))
+        run(dataset, COUNTS, out=str(tmp_path / out))
     assert raised.value.hint
     assert not list(tmp_path.iterdir())
 
@@ -195,28 +195,28 @@ def test_an_empty_table_says_with_what_it_would_have_rows(
 ) -> None:
     if not query:  # from stdin
         monkeypatch.setattr("sys.stdin", io.StringIO("SELECT *\nFROM records;\n"))
-    assert asked(dataset, query or None) == 0
-    told = f"note: records is empty, made without --records meta: kwire analyze CAPTURE -o {dataset} --records meta\n"
-    assert capsys.readouterr().err == told
-    asked(dataset, "SELECT * FROM messages")
+    assert run(dataset, query or None) == 0
+    note = f"note: records is empty, made without --records meta: kwire analyze CAPTURE -o {dataset} --records meta\n"
+    assert capsys.readouterr().err == note
+    run(dataset, "SELECT * FROM messages")
     assert "made without --keep-bytes" in capsys.readouterr().err
     for full in ("SELECT * FROM batches", "SELECT count(*) AS records FROM exchanges", "DESCRIBE records"):
-        asked(dataset, full)
+        run(dataset, full)
         assert capsys.readouterr().err == ""
-    kept = tmp_path / "kept"
-    analyzer.analyze(CAPTURE, kept, records="meta", filter="api == Metadata")
-    asked(str(kept), "SELECT * FROM records")
+    stored = tmp_path / "kept"
+    analyzer.analyze(CAPTURE, stored, records="meta", filter="api == Metadata")
+    run(str(stored), "SELECT * FROM records")
     assert capsys.readouterr().err == "", "nothing was sent or fetched"
 
 
 def test_a_folder_that_is_no_dataset_is_an_error(engine: str, tmp_path: Path) -> None:
     with pytest.raises(KwireError, match="not a dataset") as raised:
-        asked(str(tmp_path), COUNTS, engine)
+        run(str(tmp_path), COUNTS, engine)
     assert raised.value.hint
 
 
 def test_what_there_is_says_what_it_answers(engine: str, dataset: str, capsys: pytest.CaptureFixture[str]) -> None:
-    asked(dataset, "SHOW VIEWS", engine, format="csv")
+    run(dataset, "SHOW VIEWS", engine, format="csv")
     shown = dict(list(csv.reader(io.StringIO(capsys.readouterr().out)))[1:])
     assert list(shown) == relations.names()
     assert all(question for question in shown.values())
@@ -227,7 +227,7 @@ def test_what_there_is_says_what_it_answers(engine: str, dataset: str, capsys: p
 def test_a_description_says_what_each_column_holds(
     engine: str, dataset: str, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked(dataset, f"DESCRIBE {name}", engine, format="csv")
+    run(dataset, f"DESCRIBE {name}", engine, format="csv")
     rows = list(csv.reader(io.StringIO(capsys.readouterr().out)))
     assert rows[0] == ["col_name", "data_type", "comment"]
     assert {row[0]: row[2] for row in rows[1:]} == relations.columns(name.lower())
@@ -280,7 +280,7 @@ def test_queries_come_from_stdin(
     piped: str, expected: list[str], dataset: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(piped))
-    assert asked(dataset, None) == 0
+    assert run(dataset, None) == 0
     assert capsys.readouterr().out.split() == expected
 
 
@@ -289,12 +289,12 @@ def test_a_capture_comes_from_stdin(
 ) -> None:
     with CAPTURE.open("rb") as stream:
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(stream))
-        assert asked("-", COUNTS, format="csv") == 0
+        assert run("-", COUNTS, format="csv") == 0
     of_stdin = capsys.readouterr().out
-    asked(dataset, COUNTS, format="csv")
+    run(dataset, COUNTS, format="csv")
     assert capsys.readouterr().out == of_stdin
     with pytest.raises(KwireError, match="stdin is the capture"):
-        asked("-", None)
+        run("-", None)
 
 
 def test_completion_minds_no_case() -> None:
@@ -322,8 +322,8 @@ def test_bytes_that_are_text_are_shown_as_text_and_base64_in_json() -> None:
     assert as_text(table).splitlines()[1].split() == ["grün", "=1", "0xff", '[{"key":"k","value":"v"}]']
     (row,) = list(csv.reader(io.StringIO("".join(as_csv(table)))))[1:]
     assert row == ["grün", "'=1", "0xff", '[{"key":"k","value":"v"}]']
-    said = json.loads("".join(as_json(table)))
-    assert (said["t"], said["b"], said["h"]) == ("Z3LDvG4=", "/w==", [{"key": "k", "value": "dg=="}])
+    rows = json.loads("".join(as_json(table)))
+    assert (rows["t"], rows["b"], rows["h"]) == ("Z3LDvG4=", "/w==", [{"key": "k", "value": "dg=="}])
 
 
 def test_csv_holds_no_formula_unless_asked() -> None:
@@ -347,11 +347,11 @@ def test_csv_of_the_command_is_raw_where_asked(
     engine: str, dataset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     query = "SELECT '=1' AS a, -1 AS n"
-    asked(dataset, query, engine, format="csv")
+    run(dataset, query, engine, format="csv")
     assert capsys.readouterr().out.split() == ["a,n", "'=1,-1"]
-    asked(dataset, query, engine, format="csv", raw=True)
+    run(dataset, query, engine, format="csv", raw=True)
     assert capsys.readouterr().out.split() == ["a,n", "=1,-1"]
-    asked(dataset, query, engine, out=str(tmp_path / "x.csv"))
+    run(dataset, query, engine, out=str(tmp_path / "x.csv"))
     assert (tmp_path / "x.csv").read_text().split() == ["a,n", "'=1,-1"]
 
 

@@ -1,4 +1,4 @@
-"""What each view answers, over rows that the tests write: the answers are known by hand."""
+"""Answers of each view over rows that the tests write, known by hand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from analyzer.dataset import tables
 from analyzer.dataset.dataset import DatasetError
 from reports import catalog, relations
 from reports.embedded import engine
-from reports.engine_protocol import Untaken
+from reports.engine_protocol import UnsupportedSqlError
 from reports.page import sections
 from tests.reports.agreement import difference
 from tests.reports.forging import Forged, at
@@ -25,22 +25,22 @@ ORDERS = "a" * 22
 """Id of the topic `orders`."""
 
 
-class Asked:
+class Views:
     """Views over datasets, in a session of their own, and in the embedded engine, which gives the same wherever it
     takes the query. Of the views those are made that a query needs: Spark takes seconds to understand them all."""
 
     def __init__(self, spark: Any, *paths: Path) -> None:
         self.spark = spark.newSession()
         self.paths = paths
-        self._made: set[str] = set()
+        self._registered: set[str] = set()
 
     def __call__(self, query: str) -> list[dict[str, Any]]:
         query = query if " " in query else f"SELECT * FROM {query}"
-        wanted = (catalog.needed(query) or frozenset(relations.names())) - self._made
+        wanted = (catalog.needed(query) or frozenset(relations.names())) - self._registered
         relations.register(self.spark, self.paths, wanted)
-        self._made |= wanted
+        self._registered |= wanted
         table = self.spark.sql(query).toArrow()
-        with engine.opened(self.paths) as embedded, contextlib.suppress(Untaken):
+        with engine.opened(self.paths) as embedded, contextlib.suppress(UnsupportedSqlError):
             same = embedded.ask(query)[0]
             assert difference(table, same, "ORDER BY" in query or query.endswith("_by_second")) is None
         return table.to_pylist()  # type: ignore[no-any-return]
@@ -161,11 +161,11 @@ def conversation(forged: Forged) -> None:
 
 
 @pytest.fixture(scope="module")
-def asked(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Asked:
+def views(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Views:
     """The views over `conversation`."""
     forged = Forged(tmp_path_factory.mktemp("views") / "day [1]*{a,b}")  # a folder's name is no pattern
     conversation(forged)
-    return Asked(spark, forged.write())
+    return Views(spark, forged.write())
 
 
 def test_quantiles_of_many_exchanges_are_a_little_off(
@@ -177,14 +177,14 @@ def test_quantiles_of_many_exchanges_are_a_little_off(
         forged.exchange("Produce", latency_ms=number / 1000 if number <= 100 else number)
     forged.exchange("Metadata", latency_ms=-0.007)
     forged.write()
-    asked = Asked(spark, forged.path)
-    produce = asked.only("SELECT * FROM latency_by_api WHERE api = 'Produce'")
+    views = Views(spark, forged.path)
+    produce = views.only("SELECT * FROM latency_by_api WHERE api = 'Produce'")
     assert (produce["timed"], produce["max_us"]) == (201, 201_000)
     assert produce["p50_us"] == pytest.approx(101_000, rel=0.008)
     assert produce["p95_us"] == pytest.approx(191_000, rel=0.008)
     # Small ones, and those that are none, keep their value.
-    kept = asked("SELECT bucketed(n) AS v FROM VALUES (-7), (0), (1), (99), (255), (NULL) AS t(n)")
-    assert [row["v"] for row in kept] == [-7, 0, 1, 99, 255, None]
+    exact = views("SELECT bucketed(n) AS v FROM VALUES (-7), (0), (1), (99), (255), (NULL) AS t(n)")
+    assert [row["v"] for row in exact] == [-7, 0, 1, 99, 255, None]
 
 
 def test_a_quantile_is_the_smallest_value_that_so_many_do_not_exceed(spark: Any, tmp_path: Path) -> None:
@@ -198,31 +198,31 @@ def test_a_quantile_is_the_smallest_value_that_so_many_do_not_exceed(spark: Any,
     forged.exchange("Metadata", latency_ms=9)
     forged.connection(rtt_us=100)
     forged.write()
-    asked = Asked(spark, forged.path)
-    rows = {row["api"]: (row["p50_us"], row["p95_us"], row["p99_us"]) for row in asked("latency_by_api")}
+    views = Views(spark, forged.path)
+    rows = {row["api"]: (row["p50_us"], row["p95_us"], row["p99_us"]) for row in views("latency_by_api")}
     assert rows == {
         "Produce": (20_000, 38_000, 40_000),
         "Fetch": (7_000, 7_000, 7_000),
         "Metadata": (3_000, 9_000, 9_000),
     }
     for view in ("latency_by_broker", "latency_by_client", "latency_by_topic"):
-        row = asked.only(f"SELECT * FROM {view} WHERE api = 'Produce'")
+        row = views.only(f"SELECT * FROM {view} WHERE api = 'Produce'")
         assert (row["p50_us"], row["p95_us"], row["p99_us"]) == (20_000, 38_000, 40_000)
-    producer = asked.only("producers")
+    producer = views.only("producers")
     assert (producer["p50_us"], producer["p99_us"]) == (20_000, 40_000)
-    fetch = asked.only("fetch_efficiency")
+    fetch = views.only("fetch_efficiency")
     assert (fetch["p50_us"], fetch["p99_us"]) == (7_000, 7_000)
-    sizes = asked.only("SELECT * FROM request_sizes WHERE api = 'Produce'")
+    sizes = views.only("SELECT * FROM request_sizes WHERE api = 'Produce'")
     assert (sizes["request_p50_bytes"], sizes["request_p99_bytes"], sizes["response_p99_bytes"]) == (20, 40, 1)
-    everything = asked("SELECT sum(timed) AS timed, max(p99_us) AS p99_us FROM latency_by_minute")
+    everything = views("SELECT sum(timed) AS timed, max(p99_us) AS p99_us FROM latency_by_minute")
     assert everything == [{"timed": 43, "p99_us": 40_000}]
-    assert asked.only("connection_health")["rtt_p50_us"] == 100
+    assert views.only("connection_health")["rtt_p50_us"] == 100
     # What only a report asks. (`Asked` has each answer from both engines.)
-    own = {one.name: one.sql for one in sections.questions(sections.Span(at(0), at(3600)), "4.0")}
-    totals = asked.only(own["totals"])  # 42 of 43 wait for nobody: the 21st is 20 ms, as 3 and 9 come twice
+    own = {question.name: question.sql for question in sections.questions(sections.Span(at(0), at(3600)), "4.0")}
+    totals = views.only(own["totals"])  # 42 of 43 wait for nobody: the 21st is 20 ms, as 3 and 9 come twice
     waited = sorted([*range(1, 41), 3, 9])
     assert (totals["p50_us"], totals["p99_us"]) == (waited[20] * 1000, waited[-(-99 * 42 // 100) - 1] * 1000)
-    over = [row for row in asked(own["over_time"]) if row["api"] == "Produce"]
+    over = [row for row in views(own["over_time"]) if row["api"] == "Produce"]
     assert [(row["p50_us"], row["p95_us"]) for row in over] == [(20_000, 38_000)]
 
 
@@ -234,51 +234,51 @@ def test_records_and_batches_have_the_names_of_their_topics(spark: Any, tmp_path
         for number, named in enumerate(({"topic": "said"}, {"topic_id": ORDERS}, {"topic_id": other})):
             forged.add(table, exchange=number, partition=number, **named)
     forged.write()
-    asked = Asked(spark, forged.path)
+    views = Views(spark, forged.path)
     for table in ("records", "batches"):
-        rows = sorted(asked(f"SELECT * FROM named_{table}"), key=lambda row: int(row["partition"]))
+        rows = sorted(views(f"SELECT * FROM named_{table}"), key=lambda row: int(row["partition"]))
         assert [row["topic"] for row in rows] == ["said", "orders", other]
-        plain = sorted(asked(f"SELECT * FROM {table}"), key=lambda row: int(row["partition"]))
+        plain = sorted(views(f"SELECT * FROM {table}"), key=lambda row: int(row["partition"]))
         assert [{**row, "topic": None} for row in rows] == [{**row, "topic": None} for row in plain]
 
 
-def test_every_view_has_the_columns_that_it_explains(asked: Asked) -> None:
-    names = reports.register(asked.spark, asked.paths)
+def test_every_view_has_the_columns_that_it_explains(views: Views) -> None:
+    names = reports.register(views.spark, views.paths)
     assert set(names) >= {*tables.TABLES, *(view.name for view in catalog.views()), "captures", "kafka_errors"}
     for view in catalog.views():
-        assert asked.spark.table(view.name).columns == list(view.columns), view.name
+        assert views.spark.table(view.name).columns == list(view.columns), view.name
 
 
-def test_quantiles_are_exact_of_few(asked: Asked) -> None:
-    produce = asked.only("SELECT * FROM latency_by_api WHERE api = 'Produce'")
+def test_quantiles_are_exact_of_few(views: Views) -> None:
+    produce = views.only("SELECT * FROM latency_by_api WHERE api = 'Produce'")
     # 1 to 100 ms and another 5 ms: the median is the 51st of 101, the 95th percentile the 96th, the 99th the 100th.
     assert produce["exchanges"] == produce["timed"] == 101
     assert produce["errors"] == 1
     assert (produce["p50_us"], produce["p95_us"], produce["p99_us"]) == (50_000, 95_000, 99_000)
     assert produce["max_us"] == 100_000
-    metadata = asked.only("SELECT * FROM latency_by_api WHERE api = 'Metadata'")
+    metadata = views.only("SELECT * FROM latency_by_api WHERE api = 'Metadata'")
     assert (metadata["exchanges"], metadata["timed"], metadata["p50_us"]) == (1, 0, None)
 
 
-def test_latency_by_broker_client_and_topic(asked: Asked) -> None:
-    brokers = asked("SELECT DISTINCT broker FROM latency_by_broker")
+def test_latency_by_broker_client_and_topic(views: Views) -> None:
+    brokers = views("SELECT DISTINCT broker FROM latency_by_broker")
     assert brokers == [{"broker": "10.0.0.9:9092"}]
-    fetch = asked.only("SELECT * FROM latency_by_client WHERE client_id = 'report' AND api = 'Fetch'")
+    fetch = views.only("SELECT * FROM latency_by_client WHERE client_id = 'report' AND api = 'Fetch'")
     assert (fetch["client_ip"], fetch["exchanges"], fetch["max_us"]) == ("10.0.0.2", 3, 500_000)
-    topics = {(row["topic"], row["api"]): row["exchanges"] for row in asked("latency_by_topic")}
+    topics = {(row["topic"], row["api"]): row["exchanges"] for row in views("latency_by_topic")}
     assert topics == {("orders", "Produce"): 101, ("orders", "Fetch"): 1}
 
 
-def test_load_by_second_and_minute(asked: Asked) -> None:
-    minutes = {row["time"].minute: row["exchanges"] for row in asked("latency_by_minute")}
+def test_load_by_second_and_minute(views: Views) -> None:
+    minutes = {row["time"].minute: row["exchanges"] for row in views("latency_by_minute")}
     assert minutes == {4: 106, 5: 5}  # it began at 03:04:05
-    first = asked("latency_by_second")[0]
+    first = views("latency_by_second")[0]
     assert (first["exchanges"], first["errors"]) == (10, 1)  # nine produces and the ApiVersions
     assert first["request_bytes"] == 45_000 + 100
 
 
-def test_slowest_exchanges_are_those_that_did_not_wait_on_purpose(asked: Asked) -> None:
-    slowest = asked("slowest_exchanges")
+def test_slowest_exchanges_are_those_that_did_not_wait_on_purpose(views: Views) -> None:
+    slowest = views("slowest_exchanges")
     assert [(row["api"], row["served_us"]) for row in slowest[:2]] == [("Produce", 100_000), ("Produce", 99_000)]
     join = next(row for row in slowest if row["api"] == "JoinGroup")
     assert (join["waits"], join["latency_us"], join["held_us"], join["served_us"]) == (
@@ -311,12 +311,12 @@ def test_waiting_is_told_apart_where_it_can_be(spark: Any, tmp_path: Path) -> No
             (103_000, "penalty", 100_000, 3000),
         ),
     }
-    for said, _ in cases.values():
-        forged.exchange(**said)
-    rows = Asked(spark, forged.write())("SELECT * FROM timed_exchanges ORDER BY exchange")
+    for waiting, _ in cases.values():
+        forged.exchange(**waiting)
+    rows = Views(spark, forged.write())("SELECT * FROM timed_exchanges ORDER BY exchange")
     seen = [(row["taken_us"], row["waits"], row["held_us"], row["served_us"]) for row in rows]
     assert dict(zip(cases, seen)) == {name: expected for name, (_, expected) in cases.items()}
-    latency = Asked(spark, forged.path).only("SELECT * FROM latency_by_api WHERE api = 'Metadata'")
+    latency = Views(spark, forged.path).only("SELECT * FROM latency_by_api WHERE api = 'Metadata'")
     assert (latency["p50_us"], latency["max_us"]) == (20_000, 20_000)
 
 
@@ -343,11 +343,11 @@ def test_what_ended_a_wait_is_named(spark: Any, tmp_path: Path) -> None:
     forged.exchange(second=3, latency_ms=90, hold_us=89_000, error="NOT_LEADER_OR_FOLLOWER", **fetch)
     forged.exchange(second=4, latency_ms=3, hold_us=0, **fetch)
     forged.exchange(second=5, latency_ms=90, hold_us=None, **fetch)
-    found = [
+    ended = [
         (row["exchange"], row["ended_by"], row["partition"], row["producer"], row["produce_exchange"])
-        for row in Asked(spark, forged.write())("held_fetches")
+        for row in Views(spark, forged.write())("held_fetches")
     ]
-    assert found == [
+    assert ended == [
         (0, "time", None, None, None),
         (1, "records", 0, "app", 3),
         (4, "unseen", None, None, None),
@@ -364,8 +364,8 @@ def test_errors_in_a_row_end_with_a_good_answer(spark: Any, tmp_path: Path) -> N
     forged.exchange("Produce", second=5, topics=["orders"])
     forged.add("partitions", exchange=5, topic="orders", partition=1, error_code=0, offset_kind="base", offset=1)
     forged.exchange("CreateTopics", second=6, topics=["orders"], error="TOPIC_ALREADY_EXISTS")
-    asked = Asked(spark, forged.write())
-    runs = asked("error_runs")
+    views = Views(spark, forged.write())
+    runs = views("error_runs")
     assert [
         (
             row["error"],
@@ -383,7 +383,7 @@ def test_errors_in_a_row_end_with_a_good_answer(spark: Any, tmp_path: Path) -> N
         ("NOT_COORDINATOR", "g", None, "transient", False, 1, False),
         ("TOPIC_ALREADY_EXISTS", "orders", None, "admin", False, 1, False),
     ]
-    events = [(row["kind"], row["what"], row["detail"]) for row in asked("events")]
+    events = [(row["kind"], row["what"], row["detail"]) for row in views("events")]
     assert events[0] == ("error", "g", "Heartbeat: NOT_COORDINATOR, 2 times")
 
 
@@ -402,14 +402,14 @@ def test_logins_reconnects_and_lag_over_time(spark: Any, tmp_path: Path) -> None
     forged.exchange("ConsumerGroupHeartbeat", second=42, group_id="h", generation=1)
     forged.exchange("ConsumerGroupHeartbeat", second=43, group_id="h", generation=-1)
     forged.exchange("EndTxn", second=44, transactional_id="x")
-    asked = Asked(spark, forged.write())
-    login = asked.only("logins")
+    views = Views(spark, forged.write())
+    login = views.only("logins")
     assert (login["mechanism"], login["accepted"], login["refused"], login["good_after"]) == ("PLAIN", 1, 1, True)
-    again = asked.only("reconnects")
+    again = views.only("reconnects")
     assert (again["opened"], again["brief"], again["connections"]) == (2, 1, 2)
-    lag = asked.only("lag_trend")
+    lag = views.only("lag_trend")
     assert (lag["steps"], lag["rising"], lag["first_lag"], lag["last_lag"]) == (2, 2, 0, 200)
-    assert [row["kind"] for row in asked("events")] == [
+    assert [row["kind"] for row in views("events")] == [
         "reset",
         "error",
         "login",
@@ -420,24 +420,24 @@ def test_logins_reconnects_and_lag_over_time(spark: Any, tmp_path: Path) -> None
     ]
 
 
-def test_errors_by_api_client_topic_and_time(asked: Asked) -> None:
-    by_api = {row["error"]: (row["api"], row["retriable"], row["exchanges"]) for row in asked("errors_by_api")}
+def test_errors_by_api_client_topic_and_time(views: Views) -> None:
+    by_api = {row["error"]: (row["api"], row["retriable"], row["exchanges"]) for row in views("errors_by_api")}
     assert by_api == {
         "NOT_LEADER_OR_FOLLOWER": ("Produce", True, 1),
         "TOPIC_ALREADY_EXISTS": ("CreateTopics", False, 1),
         "NOT_COORDINATOR": ("OffsetFetch", True, 1),
         "UNSUPPORTED_VERSION": ("ApiVersions", False, 1),
     }
-    assert {row["client_id"] for row in asked("errors_by_client")} == {"app", "report"}
-    by_topic = {(row["topic"], row["error"]): row["partitions"] for row in asked("errors_by_topic")}
+    assert {row["client_id"] for row in views("errors_by_client")} == {"app", "report"}
+    by_topic = {(row["topic"], row["error"]): row["partitions"] for row in views("errors_by_topic")}
     assert by_topic == {("orders", "NOT_LEADER_OR_FOLLOWER"): 1, ("new", "TOPIC_ALREADY_EXISTS"): 0}
-    assert sum(row["exchanges"] for row in asked("errors_by_second")) == 4
+    assert sum(row["exchanges"] for row in views("errors_by_second")) == 4
 
 
-def test_unanswered_and_throttled(asked: Asked) -> None:
-    row = asked.only("unanswered")
+def test_unanswered_and_throttled(views: Views) -> None:
+    row = views.only("unanswered")
     assert (row["api"], row["status"], row["closed"]) == ("Metadata", "unanswered", "fin")
-    row = asked.only("throttled")
+    row = views.only("throttled")
     assert (row["client_id"], row["throttled"], row["total_us"]) == ("report", 1, 30_000)
 
 
@@ -449,8 +449,8 @@ def test_what_connections_ask_for(spark: Any, tmp_path: Path) -> None:
     )
     forged.exchange("Fetch", second=3, api_version=19, request_state="malformed", throttle_us=None)
     forged.exchange("Fetch", exchange=None, status="orphan_response", request_time=None, request_bytes=None)
-    asked = Asked(spark, forged.write())
-    rows = {(row["asked"], row["api_version"] == 19): row for row in asked("connection_apis")}
+    views = Views(spark, forged.write())
+    rows = {(row["asked"], row["api_version"] == 19): row for row in views("connection_apis")}
     assert len(rows) == 3
     usual, newer, orphan = rows[True, False], rows[True, True], rows[False, False]
     assert (usual["exchanges"], usual["errors"], usual["muted"], usual["delayed"]) == (2, 1, 2, 1)
@@ -466,36 +466,36 @@ def test_what_connections_ask_for(spark: Any, tmp_path: Path) -> None:
     )
 
 
-def test_clients_with_their_software_and_versions(asked: Asked) -> None:
-    app, report = asked("clients_seen")
+def test_clients_with_their_software_and_versions(views: Views) -> None:
+    app, report = views("clients_seen")
     assert (app["client_id"], app["software_name"], app["software_version"]) == ("app", "librdkafka", "2.5.0")
     assert (app["requests"], app["errors"], app["connections"], app["addresses"]) == (106, 2, 1, "10.0.0.1")
     assert report["apis"] == "CreateTopics v1; Fetch v1, v19; OffsetFetch v1"
 
 
-def test_upgrade_check_tells_what_a_release_lacks(asked: Asked) -> None:
-    found = {
+def test_upgrade_check_tells_what_a_release_lacks(views: Views) -> None:
+    lacking = {
         (row["client_id"], row["api"], row["api_version"]): (row["problem"], row["sender"], row["min"], row["max"])
-        for row in asked("SELECT * FROM upgrade_check WHERE release = '4.0'")
+        for row in views("SELECT * FROM upgrade_check WHERE release = '4.0'")
     }
-    assert found["app", "Produce", 1] == ("version is gone", "client", 3, 12)
-    assert found["report", "Fetch", 19] == ("not there yet", "client", 4, 17)
-    assert found["app", "LeaderAndIsr", 1] == ("API is gone", "broker", None, None)
-    assert ("app", "ApiVersions", 3) not in found
-    before = asked("SELECT * FROM upgrade_check WHERE release = '3.9' AND api <> 'Fetch'")
+    assert lacking["app", "Produce", 1] == ("version is gone", "client", 3, 12)
+    assert lacking["report", "Fetch", 19] == ("not there yet", "client", 4, 17)
+    assert lacking["app", "LeaderAndIsr", 1] == ("API is gone", "broker", None, None)
+    assert ("app", "ApiVersions", 3) not in lacking
+    before = views("SELECT * FROM upgrade_check WHERE release = '3.9' AND api <> 'Fetch'")
     assert before == []
 
 
-def test_versions_offered(asked: Asked) -> None:
-    row = asked.only("offered_versions")
+def test_versions_offered(views: Views) -> None:
+    row = views.only("offered_versions")
     assert (row["api"], row["min"], row["max"], row["changed"]) == ("Produce", 0, 12, True)
 
 
-def test_consumers_of_a_topic_known_by_its_id(asked: Asked) -> None:
-    row = asked.only("consumers")
+def test_consumers_of_a_topic_known_by_its_id(views: Views) -> None:
+    row = views.only("consumers")
     assert (row["topic"], row["client_id"], row["groups"]) == ("orders", "report", "g")
     assert (row["record_bytes"], row["records"], row["max_lag"], row["empty_share"]) == (300, 3, 2, 0.0)
-    row = asked.only("fetch_efficiency")
+    row = views.only("fetch_efficiency")
     assert (row["fetches"], row["records"]) == (3, 3)
     assert row["empty_share"] == pytest.approx(2 / 3)
 
@@ -516,10 +516,10 @@ def test_a_fetch_of_a_session_is_an_answer_where_it_tells_of_the_partition(spark
             error_code=error,
             record_bytes=held,
         )
-    asked = Asked(spark, forged.write())
-    row = asked.only("consumers")
+    views = Views(spark, forged.write())
+    row = views.only("consumers")
     assert (row["fetches"], row["empty_share"]) == (2, 0.5)
-    row = asked.only("partition_bytes")
+    row = views.only("partition_bytes")
     assert (row["exchanges"], row["answers"], row["empty"]) == (3, 2, 1)
 
 
@@ -527,45 +527,45 @@ def test_producers_wait_without_what_they_wait_behind_their_own_requests(spark: 
     forged = Forged(tmp_path / "forged")
     forged.exchange("Produce", 1, topics=["t"], acks=1, queue_us=0)
     forged.exchange("Produce", 30, topics=["t"], acks=1, queue_us=27_000, muted_us=1_000)
-    asked = Asked(spark, forged.write())
-    told = [asked.only(view) for view in ("producers", "latency_by_topic", "latency_by_client")]
-    assert [(row["p50_us"], row["p99_us"], row["max_us"]) for row in told] == [(1000, 2000, 2000)] * 3
+    views = Views(spark, forged.write())
+    rows = [views.only(view) for view in ("producers", "latency_by_topic", "latency_by_client")]
+    assert [(row["p50_us"], row["p99_us"], row["max_us"]) for row in rows] == [(1000, 2000, 2000)] * 3
 
 
-def test_partitions_with_and_without_an_offset(asked: Asked) -> None:
-    produced = asked("SELECT * FROM partition_bytes WHERE side = 'produce' ORDER BY partition")
+def test_partitions_with_and_without_an_offset(views: Views) -> None:
+    produced = views("SELECT * FROM partition_bytes WHERE side = 'produce' ORDER BY partition")
     assert [(row["exchanges"], row["errors"], row["record_bytes"]) for row in produced] == [(2, 1, 200), (1, 0, 600)]
-    skew = asked.only("SELECT * FROM partition_skew WHERE side = 'produce'")
+    skew = views.only("SELECT * FROM partition_skew WHERE side = 'produce'")
     assert (skew["largest_partition"], skew["largest_share"], skew["skew"]) == (1, 0.75, 1.5)
 
 
-def test_producers_with_their_batches(asked: Asked) -> None:
-    row = asked.only("producers")
+def test_producers_with_their_batches(views: Views) -> None:
+    row = views.only("producers")
     assert (row["topic"], row["client_id"], row["software_name"]) == ("orders", "app", "librdkafka")
     assert (row["requests"], row["errors"], row["acks"], row["partitions"]) == (101, 1, "1, all", 2)
     assert (row["record_bytes"], row["records"], row["codecs"]) == (800, 10, "none, zstd")
     assert row["idempotent"] == 0.75
     # Of the produce that failed no partition says how much it held.
     assert (row["delivered_records"], row["refused_records"], row["unknown_records"]) == (10, 0, 0)
-    zstd, plain = asked("produce_efficiency")
+    zstd, plain = views("produce_efficiency")
     assert (zstd["codec"], zstd["batches"], zstd["records_per_batch"], zstd["bad_checksums"]) == ("zstd", 3, 4.0, 1)
     # Each of the three: 800 bytes of records became 200, of which 61 are the batch's header.
     assert (zstd["requests"], zstd["compression_ratio"]) == (3, pytest.approx(800 / 139))
     assert (plain["codec"], plain["batches"], plain["compression_ratio"]) == ("none", 1, None)
 
 
-def test_a_batch_that_is_sent_again_is_a_retry(asked: Asked) -> None:
-    row = asked.only("retries")
+def test_a_batch_that_is_sent_again_is_a_retry(views: Views) -> None:
+    row = views.only("retries")
     assert (row["topic"], row["partition"], row["producer_id"], row["base_sequence"]) == ("orders", 0, 7, 0)
     assert (row["times"], row["connections"], row["client_id"]) == (2, 1, "app")
     assert row["results"] == "ok, NOT_LEADER_OR_FOLLOWER"  # in order of sending
 
 
-def test_groups_and_their_lag(asked: Asked) -> None:
-    row = asked.only("groups_seen")
+def test_groups_and_their_lag(views: Views) -> None:
+    row = views.only("groups_seen")
     assert (row["group_id"], row["protocol"], row["generations"], row["members"]) == ("g", "classic", 2, 2)
     assert (row["joins"], row["commits"], row["errors"]) == (1, 1, 1)
-    row = asked.only("group_lag")
+    row = views.only("group_lag")
     # Fetches saw 45; the last produce went to 40 and 41.
     assert (row["committed_offset"], row["end_offset"], row["lag"]) == (30, 45, 15)
 
@@ -574,14 +574,14 @@ def lag_of(spark: Any, path: Path, *rows: dict[str, Any]) -> tuple[int | None, i
     """End and lag of a group that committed 30, and what else was said of the partition."""
     forged = Forged(path)
     forged.exchange("OffsetCommit", group_id="g", topics=["orders"])
-    one: dict[str, Any] = {"topic": "orders", "partition": 0, "error_code": 0}
-    forged.add("partitions", exchange=0, offset_kind="committed", offset=30, **one)
+    partition: dict[str, Any] = {"topic": "orders", "partition": 0, "error_code": 0}
+    forged.add("partitions", exchange=0, offset_kind="committed", offset=30, **partition)
     for row in rows:
         forged.exchange("ListOffsets", topics=["orders"])
-        forged.add("partitions", exchange=1, **one | row)
-    asked = Asked(spark, forged.write())
-    found = asked.only("group_lag")
-    return found["end_offset"], found["lag"]
+        forged.add("partitions", exchange=1, **partition | row)
+    views = Views(spark, forged.write())
+    group_lag = views.only("group_lag")
+    return group_lag["end_offset"], group_lag["lag"]
 
 
 def test_a_lag_is_null_where_the_end_is_not_known(spark: Any, tmp_path: Path) -> None:
@@ -612,7 +612,7 @@ def test_producers_tell_what_was_delivered_refused_and_not_known(spark: Any, tmp
             offset=5 if error == 0 else None,
             record_bytes=count * 100,
         )
-    row = Asked(spark, forged.write()).only("producers")
+    row = Views(spark, forged.write()).only("producers")
     assert (row["records"], row["record_bytes"]) == (70, 7000)
     assert (row["delivered_records"], row["delivered_bytes"]) == (10, 1000)
     assert (row["refused_records"], row["refused_bytes"]) == (20, 2000)
@@ -635,7 +635,7 @@ def test_a_batch_that_is_not_compressed_has_the_ratio_one(spark: Any, tmp_path: 
     }
     for magic, size, records in ((2, 1966, 1905), (1, 73, 47), (0, 65, 47)):
         forged.add("batches", **batch, magic=magic, batch_bytes=size, uncompressed_bytes=records)
-    assert Asked(spark, forged.write()).only("produce_efficiency")["compression_ratio"] == 1.0
+    assert Views(spark, forged.write()).only("produce_efficiency")["compression_ratio"] == 1.0
 
 
 def test_members_of_the_newer_protocols_join_and_leave_by_heartbeats(spark: Any, tmp_path: Path) -> None:
@@ -643,7 +643,7 @@ def test_members_of_the_newer_protocols_join_and_leave_by_heartbeats(spark: Any,
     for api, group in (("ConsumerGroupHeartbeat", "new"), ("ShareGroupHeartbeat", "shared")):
         for epoch in (0, 1, 1, 2, -1, 0, 3, -2):
             forged.exchange(api, group_id=group, member_id="m", generation=epoch)
-    rows = {row["group_id"]: row for row in Asked(spark, forged.write())("groups_seen")}
+    rows = {row["group_id"]: row for row in Views(spark, forged.write())("groups_seen")}
     assert {name: (row["protocol"], row["joins"], row["leaves"], row["heartbeats"]) for name, row in rows.items()} == {
         "new": ("consumer", 2, 2, 8),
         "shared": ("share", 2, 2, 8),
@@ -661,46 +661,46 @@ def test_a_node_is_listed_once_by_the_listener_of_its_clients(spark: Any, tmp_pa
     cluster = "AAAAAAAAAAAAAAAAAAAAAQ"
     forged.add("leaders", time=at(1), topic_id=cluster, partition=0, leader=1, leader_epoch=1)
     forged.add("leaders", time=at(2), topic="__cluster_metadata", partition=0, leader=1, leader_epoch=2)
-    asked = Asked(spark, forged.write())
-    one, two = asked("broker_addresses")
-    assert (one["node_id"], one["host"], one["port"], one["other_addresses"]) == (1, "one", 9194, "one:9093")
+    views = Views(spark, forged.write())
+    first, two = views("broker_addresses")
+    assert (first["node_id"], first["host"], first["port"], first["other_addresses"]) == (1, "one", 9194, "one:9093")
     assert (two["node_id"], two["host"], two["port"], two["other_addresses"]) == (2, "two", 9093, None)
     # The topic's id is a constant: one topic, though no message says both.
-    assert one["partitions_led"] == 1
-    assert {(row["topic"], row["broker"]) for row in asked("leader_changes")} == {("__cluster_metadata", "one:9194")}
+    assert first["partitions_led"] == 1
+    assert {(row["topic"], row["broker"]) for row in views("leader_changes")} == {("__cluster_metadata", "one:9194")}
 
 
 def test_a_cluster_of_kraft_as_it_was_captured(spark: Any, tmp_path: Path) -> None:
     """Three combined nodes on one machine: 9092, 9102 and 9112 are for clients."""
     analyzer.analyze(real_folder("cluster-kraft-3.9"), out=tmp_path / "data", records="none")
-    asked = Asked(spark, tmp_path / "data")
-    assert [(row["node_id"], row["port"]) for row in asked("broker_addresses")] == [(1, 9092), (2, 9102), (3, 9112)]
-    brokers = {row["broker"] for row in asked("leader_changes")}
+    views = Views(spark, tmp_path / "data")
+    assert [(row["node_id"], row["port"]) for row in views("broker_addresses")] == [(1, 9092), (2, 9102), (3, 9112)]
+    brokers = {row["broker"] for row in views("leader_changes")}
     assert brokers <= {"127.0.0.1:9092", "127.0.0.1:9102", "127.0.0.1:9112", None}
-    topics = {row["topic"] for row in asked("leader_changes")}
+    topics = {row["topic"] for row in views("leader_changes")}
     assert "__cluster_metadata" in topics
     assert "AAAAAAAAAAAAAAAAAAAAAQ" not in topics
     # A pcap file cannot say what its machine dropped.
-    assert {row["dropped_packets"] for row in asked("captures")} == {None}
+    assert {row["dropped_packets"] for row in views("captures")} == {None}
 
 
-def test_connections_by_health_and_churn(asked: Asked) -> None:
-    health = {row["client_id"]: row for row in asked("connection_health")}
+def test_connections_by_health_and_churn(views: Views) -> None:
+    health = {row["client_id"]: row for row in views("connection_health")}
     assert (health["report"]["resets"], health["report"]["short"], health["report"]["retransmissions"]) == (1, 1, 3)
     assert (health["app"]["rtt_p50_us"], health["app"]["resets"], health["app"]["short"]) == (250, 0, 0)
-    churn = [(row["opened"], row["closed"], row["resets"]) for row in asked("connection_churn")]
+    churn = [(row["opened"], row["closed"], row["resets"]) for row in views("connection_churn")]
     assert churn == [(2, 1, 1), (0, 1, 0)]
 
 
-def test_sizes(asked: Asked) -> None:
-    sizes = asked.only("SELECT * FROM request_sizes WHERE api = 'Produce'")
+def test_sizes(views: Views) -> None:
+    sizes = views.only("SELECT * FROM request_sizes WHERE api = 'Produce'")
     assert (sizes["request_max_bytes"], sizes["response_bytes"]) == (100_000, 101 * 50)
-    metadata = asked.only("SELECT * FROM request_sizes WHERE api = 'Metadata'")
+    metadata = views.only("SELECT * FROM request_sizes WHERE api = 'Metadata'")
     assert (metadata["requests"], metadata["responses"], metadata["response_bytes"]) == (1, 0, None)
 
 
-def test_leaders_over_time(asked: Asked) -> None:
-    first, second = asked("leader_changes")
+def test_leaders_over_time(views: Views) -> None:
+    first, second = views("leader_changes")
     assert (first["topic"], first["broker"], first["isr"], first["to_time"]) == (
         "orders",
         "one:9092",
@@ -708,11 +708,11 @@ def test_leaders_over_time(asked: Asked) -> None:
         second["from_time"],
     )
     assert (second["leader"], second["previous_leader"], second["to_time"]) == (2, 1, None)
-    assert [row["partitions_led"] for row in asked("broker_addresses")] == [0, 1]
+    assert [row["partitions_led"] for row in views("broker_addresses")] == [0, 1]
 
 
-def test_coverage_accounts_for_every_byte(asked: Asked) -> None:
-    parts = {(row["part"], row["reason"]): row for row in asked("coverage") if row["bytes"]}
+def test_coverage_accounts_for_every_byte(views: Views) -> None:
+    parts = {(row["part"], row["reason"]): row for row in views("coverage") if row["bytes"]}
     assert {key: row["bytes"] for key, row in parts.items()} == {
         ("decoded", None): 900,
         ("duplicate", None): 60,
@@ -720,7 +720,7 @@ def test_coverage_accounts_for_every_byte(asked: Asked) -> None:
         ("missing", "gap"): 500,
     }
     assert parts["decoded", None]["share"] == 0.9
-    assert asked.only("SELECT connection, looks_like FROM unrecognised")["looks_like"] == "HTTP"
+    assert views.only("SELECT connection, looks_like FROM unrecognised")["looks_like"] == "HTTP"
 
 
 def test_several_datasets_keep_their_keys_apart_and_may_lack_tables(spark: Any, tmp_path: Path) -> None:
@@ -729,19 +729,19 @@ def test_several_datasets_keep_their_keys_apart_and_may_lack_tables(spark: Any, 
         for _ in range(exchanges):
             forged.exchange("Produce", topics=["orders"])
         forged.write()
-    asked = Asked(spark, tmp_path / "monday", tmp_path / "tuesday")
-    counted = asked("SELECT capture, count(*) AS exchanges FROM exchanges GROUP BY capture")
+    views = Views(spark, tmp_path / "monday", tmp_path / "tuesday")
+    counted = views("SELECT capture, count(*) AS exchanges FROM exchanges GROUP BY capture")
     counts = {row["capture"]: row["exchanges"] for row in counted}
     assert counts == {"monday/forged.pcap": 1, "tuesday/forged.pcap": 2}
-    assert {row["capture"] for row in asked("captures")} == set(counts)
-    assert asked.only("latency_by_api")["exchanges"] == 3
+    assert {row["capture"] for row in views("captures")} == set(counts)
+    assert views.only("latency_by_api")["exchanges"] == 3
 
 
 def test_a_dataset_without_a_row_has_no_answers(spark: Any, tmp_path: Path) -> None:
-    asked = Asked(spark, Forged(tmp_path / "empty").write())
+    views = Views(spark, Forged(tmp_path / "empty").write())
     for name in tables.TABLES:
-        assert asked(name) == []
-    assert asked("latency_by_api") == asked("coverage") == asked("group_lag") == []
+        assert views(name) == []
+    assert views("latency_by_api") == views("coverage") == views("group_lag") == []
 
 
 def test_a_folder_that_is_no_dataset_is_said(spark: Any, tmp_path: Path) -> None:

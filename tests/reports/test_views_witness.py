@@ -1,4 +1,4 @@
-"""What views count and measure on real captures, against the brokers' own request logs, by way of pandas.
+"""Counts and measures of views on real captures, against the brokers' own request logs, by way of pandas.
 
 The log is what the broker saw, made without looking at packets: counts by API and version, error codes, and for the
 group captures how long each request took.

@@ -1,4 +1,4 @@
-"""Framing and seeking once more, slow and plain: the twin that the kernels are compared with.
+"""Framing and seeking once more, slow and plain: the reference that the kernels are compared with.
 
 In: segments of a shard, in order, as `captures.streams` gives them. Out: for each connection that ends whether it is
 Kafka, who asks, its frames (side, ordinal, bytes, where the packet of the first byte lies), and bytes passed over or
@@ -369,7 +369,7 @@ def number(data: bytes | bytearray, at: int, code: str = "i") -> int:
     return int(struct.unpack_from(">" + code, data, at)[0])
 
 
-class Twin:
+class Reference:
     """All connections of a shard, by slot. `ended`: those that ended since it was last emptied."""
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
-"""Framing and seeking find what their slow twin finds: which frames, where, and how many bytes were passed over.
+"""Framing and seeking find what their slow reference finds: which frames, where, and how many bytes were passed over.
 
-(proves: analyzer/bulk/framing.py, seeking.py, regions.py; the twin is framing_twin.py)
+(proves: analyzer/bulk/framing.py, seeking.py, regions.py; the reference is framing_reference.py)
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from captures.files.points import capture_points
 from captures.flows import Flows
 from captures.packets import Reader, no_packets
 from captures.streams import Segments, Streams
-from tests.analyzer.bulk.framing_reference import Connection, Segment, Twin
+from tests.analyzer.bulk.framing_reference import Connection, Reference, Segment
 from tests.analyzer.bulk.test_conversations_property import conversations
 from tests.analyzer.forging import payloads, without
 from tests.captures.forge import Write, converse, pcap, rendered
@@ -33,7 +33,7 @@ PROXY_2 = b"\r\n\r\n\0\r\nQUIT\n"
 
 def length_before_kafka(first: bytes) -> int:
     """How many of a direction's first bytes, all in one segment here, a balancer or proxy said: a PROXY header of
-    version 1 or 2, or a message of SOCKS5 (RFC 1928). The twin knows nothing of them."""
+    version 1 or 2, or a message of SOCKS5 (RFC 1928). The reference knows nothing of them."""
     if first.startswith(b"PROXY "):
         return first.index(b"\r\n") + 2
     if first.startswith(PROXY_2):
@@ -48,7 +48,7 @@ def length_before_kafka(first: bytes) -> int:
 def compared(files: list[Path], prefixes: bool = False) -> list[tuple[Any, Any]]:
     """Pair each connection of kernels and reference, in the order of their ends."""
     (point,) = capture_points([str(path) for path in files], rotated=len(files) > 1)
-    reader, flows, streams, twin = Reader(point), Flows(), Streams(), Twin()
+    reader, flows, streams, reference = Reader(point), Flows(), Streams(), Reference()
     kernels = Conversations(layouts())
     frames: dict[int, list[tuple[int, ...]]] = {}
     pairs = []
@@ -70,7 +70,7 @@ def compared(files: list[Path], prefixes: bool = False) -> list[tuple[Any, Any]]
                 if not data:
                     continue
             length = len(data) or row[t.SEG_LENGTH]
-            twin.take(
+            reference.take(
                 Segment(row[t.SEG_KEY], row[t.SEG_KIND], data, length, row[t.SEG_PACKET_INDEX], row[t.SEG_RECORD_AT]),
                 opener,
             )
@@ -87,7 +87,7 @@ def compared(files: list[Path], prefixes: bool = False) -> list[tuple[Any, Any]]
                         (side, x[ordinal], size, place, x[base_column + s.M_STATE] == s.TRUNCATED_STATE)
                     )
         state = kernels._state.framing
-        for (slot, plain), number in zip(twin.ended, ended.slots.tolist(), strict=True):
+        for (slot, plain), number in zip(reference.ended, ended.slots.tolist(), strict=True):
             assert slot == number
             k, lost = state.k[slot], int(state.f[2 * slot : 2 * slot + 2, s.F_LOST].sum())
             kafka = bool(k[s.K_CLASS] == s.KAFKA)
@@ -99,7 +99,7 @@ def compared(files: list[Path], prefixes: bool = False) -> list[tuple[Any, Any]]
                 int(k[s.K_INCOMPLETE]),
             )
             pairs.append((product, plainly(plain)))
-        twin.ended = []
+        reference.ended = []
 
     for packets in reader:
         assigned = flows.assign(packets)
@@ -112,7 +112,7 @@ def compared(files: list[Path], prefixes: bool = False) -> list[tuple[Any, Any]]
 
 
 def plainly(link: Connection) -> Any:
-    """The twin's connection in the same form."""
+    """The reference's connection in the same form."""
     if link.kind != "KAFKA":
         return False, -1, [], 0, link.incomplete
     rows = sorted((frame.side, frame.ordinal, frame.size, frame.record_at, bool(frame.cause)) for frame in link.frames)

@@ -1,4 +1,4 @@
-"""What a line says of an exchange by its API, against answers that were read off the captures' bodies by hand.
+"""Details of an exchange by its API, against answers that were read off the captures' bodies by hand.
 
 Proves: `analyzer.cli.details`, and of `analyzer.cli.exchange_lines` what is cut where a line is too long.
 """
@@ -15,13 +15,21 @@ from tests.shared import real_folder
 
 def details(capture: str, api: str) -> list[str]:
     """The words for each exchange of an API, as `kwire show` prints them."""
-    found = analyzer.exchanges(real_folder(capture), filter=f"api == {api}", bodies=WITH_BODIES, partitions=True)
-    return [detail(exchange) for exchange in found]
+    exchanges = analyzer.exchanges(real_folder(capture), filter=f"api == {api}", bodies=WITH_BODIES, partitions=True)
+    return [detail(exchange) for exchange in exchanges]
 
 
 def test_a_transaction_ends_in_commit_or_abort() -> None:
-    asked = analyzer.exchanges(real_folder("txn-librdkafka-4.3"), filter="api == EndTxn")
-    assert [(exchange.request or {})["committed"] for exchange in asked] == [True, False, True, True, False, True, True]
+    exchanges = analyzer.exchanges(real_folder("txn-librdkafka-4.3"), filter="api == EndTxn")
+    assert [(exchange.request or {})["committed"] for exchange in exchanges] == [
+        True,
+        False,
+        True,
+        True,
+        False,
+        True,
+        True,
+    ]
     assert details("txn-librdkafka-4.3", "EndTxn") == [
         "commit",
         "abort",
@@ -34,9 +42,9 @@ def test_a_transaction_ends_in_commit_or_abort() -> None:
 
 
 def test_a_producer_gets_its_id_and_epoch() -> None:
-    said = details("txn-librdkafka-4.3", "InitProducerId")
+    texts = details("txn-librdkafka-4.3", "InitProducerId")
     # The first is refused (COORDINATOR_LOAD_IN_PROGRESS), the last a second start of the same transactional id.
-    assert said == ["", "producer 0 epoch 0", "producer 1 epoch 0", "producer 1 epoch 1"]
+    assert texts == ["", "producer 0 epoch 0", "producer 1 epoch 0", "producer 1 epoch 1"]
 
 
 def test_produce_says_where_to_and_how_much() -> None:
@@ -53,22 +61,22 @@ def test_commits_say_their_offsets() -> None:
 
 
 def test_joins_say_generation_member_and_leader() -> None:
-    said = details("txn-librdkafka-4.3", "JoinGroup")
-    assert said[0] == ""  # NOT_COORDINATOR, and no member yet
-    assert said[1] == "member lab-etl-4583cecf-38de-4469-a9c3-fc82a5427e66"
-    assert said[2] == "generation 1 member lab-etl-4583cecf-38de-4469-a9c3-fc82a5427e66 leads 1 member"
+    texts = details("txn-librdkafka-4.3", "JoinGroup")
+    assert texts[0] == ""  # NOT_COORDINATOR, and no member yet
+    assert texts[1] == "member lab-etl-4583cecf-38de-4469-a9c3-fc82a5427e66"
+    assert texts[2] == "generation 1 member lab-etl-4583cecf-38de-4469-a9c3-fc82a5427e66 leads 1 member"
 
 
 def test_the_new_protocol_says_its_epochs() -> None:
-    said = details("group-kip848-librdkafka-4.3", "ConsumerGroupHeartbeat")
-    assert said[0] == "joins -> epoch 2 member U/H/c3ZiRFyoOB/uBJimFw"
-    assert any(words.startswith("leaves member ") for words in said)
+    texts = details("group-kip848-librdkafka-4.3", "ConsumerGroupHeartbeat")
+    assert texts[0] == "joins -> epoch 2 member U/H/c3ZiRFyoOB/uBJimFw"
+    assert any(words.startswith("leaves member ") for words in texts)
 
 
 def test_fetch_says_the_offset_it_asks_for_and_what_came() -> None:
-    said = details("group-kip848-librdkafka-4.3", "Fetch")
-    assert "grp-5@0 8 records 567 B" in said
-    assert "grp-5@8 1 record 71 B (5 empty)" in said
+    texts = details("group-kip848-librdkafka-4.3", "Fetch")
+    assert "grp-5@0 8 records 567 B" in texts
+    assert "grp-5@8 1 record 71 B (5 empty)" in texts
 
 
 def test_the_topic_of_kraft_itself_has_its_name_in_every_cluster() -> None:

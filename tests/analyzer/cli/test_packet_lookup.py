@@ -38,7 +38,7 @@ def test_a_packet_in_the_middle_of_a_message_finds_it(tmp_path: Path) -> None:
         to_broker = segment.target[1] == 9092
         before = sent.get(segment.flow, 0)
         sent[segment.flow] = before + len(segment.payload)
-        [line] = packet_lookup.told([str(path)], ReadOptions(), f"packet == {number}")
+        [line] = packet_lookup.packet_notes([str(path)], ReadOptions(), f"packet == {number}")
         ends = f"from {segment.source[0]}:{segment.source[1]} to {segment.target[0]}:{segment.target[1]}"
         if not segment.payload:
             assert line == f"packet {number}, {ends}: an acknowledgement or the like, without a byte"
@@ -54,7 +54,7 @@ def test_a_packet_in_the_middle_of_a_message_finds_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "expression, told",
+    "expression, notes",
     [
         ("packet == 99", ["packet 99: no TCP packet of that number"]),
         ("packet in (98, 99)", ["packet 98: no TCP packet of that number", "packet 99: no TCP packet of that number"]),
@@ -63,8 +63,8 @@ def test_a_packet_in_the_middle_of_a_message_finds_it(tmp_path: Path) -> None:
         ("packet is null", []),
     ],
 )
-def test_what_is_not_there_is_said(expression: str, told: list[str], tmp_path: Path) -> None:
+def test_what_is_not_there_is_said(expression: str, notes: list[str], tmp_path: Path) -> None:
     path = tmp_path / "capture.pcap"
     writes = [Write(TO_BROKER, forging.heartbeat(1)), Write(TO_CLIENT, forging.heartbeat_answer(1))]
     path.write_bytes(forge.pcap(forge.rendered(converse(writes))))
-    assert packet_lookup.told([str(path)], ReadOptions(), expression) == told
+    assert packet_lookup.packet_notes([str(path)], ReadOptions(), expression) == notes

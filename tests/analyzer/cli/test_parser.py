@@ -57,7 +57,7 @@ def kwire(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str
 
 
 def printed(*arguments: object, **options: Any) -> str:
-    """What a command prints that must do well and say nothing else."""
+    """The output of a command that must succeed with an empty stderr."""
     done = kwire(*arguments, **options)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
@@ -66,7 +66,7 @@ def printed(*arguments: object, **options: Any) -> str:
 @pytest.fixture(scope="module")
 def rows() -> list[dict[str, Any]]:
     """The capture's exchanges in order of their requests, from the Python API."""
-    return [one.row for one in analyzer.exchanges(CAPTURE)]
+    return [exchange.row for exchange in analyzer.exchanges(CAPTURE)]
 
 
 # ------------------------------------------------------------------------------------------------- help, version, usage
@@ -95,9 +95,9 @@ def test_what_needs_no_capture_loads_nothing_heavy(words: str) -> None:
 
 
 def test_help_is_data_and_names_every_command() -> None:
-    said = printed("--help")
-    assert said.startswith("usage: kwire")
-    commands = re.findall(r"^    ([a-z]+) ", said, re.MULTILINE)
+    text = printed("--help")
+    assert text.startswith("usage: kwire")
+    commands = re.findall(r"^    ([a-z]+) ", text, re.MULTILINE)
     assert commands[:2] == ["analyze", "show"]
     for command in commands:
         assert printed(command, "--help").startswith(f"usage: kwire {command}")
@@ -107,7 +107,7 @@ def test_the_version() -> None:
     assert printed("--version") == f"kwire {analyzer.__version__}\n"
 
 
-def refused(done: subprocess.CompletedProcess[str], *said: str) -> None:
+def refused(done: subprocess.CompletedProcess[str], *expected: str) -> None:
     """Exit code 2, nothing on stdout, one line that says what and where, and a hint."""
     assert done.returncode == 2, done.stderr
     assert done.stdout == ""
@@ -115,7 +115,7 @@ def refused(done: subprocess.CompletedProcess[str], *said: str) -> None:
     assert len(lines) == 2, done.stderr
     assert lines[0].startswith("kwire: ")
     assert lines[1].startswith("hint: ")
-    for word in said:
+    for word in expected:
         assert word in done.stderr
 
 
@@ -175,9 +175,9 @@ USAGE = [
 ]
 
 
-@pytest.mark.parametrize(("words", "said"), USAGE, ids=[words for words, _ in USAGE])
-def test_what_cannot_be_done_says_so_in_one_line_and_a_hint(words: str, said: list[str], tmp_path: Path) -> None:
-    refused(kwire(*shlex.split(words.format(capture=CAPTURE, folder=tmp_path))), *said)
+@pytest.mark.parametrize(("words", "expected"), USAGE, ids=[words for words, _ in USAGE])
+def test_what_cannot_be_done_says_so_in_one_line_and_a_hint(words: str, expected: list[str], tmp_path: Path) -> None:
+    refused(kwire(*shlex.split(words.format(capture=CAPTURE, folder=tmp_path))), *expected)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -228,32 +228,32 @@ def test_a_capture_without_permission(tmp_path: Path) -> None:
 
 
 def test_help_has_the_filter_language_as_plain_text() -> None:
-    said = printed("help", "filter")
+    text = printed("help", "filter")
     for words in ("api == Produce and latency > 20ms", "A comparison: name, operator, value", "is null", "KiB"):
-        assert words in said
-    assert "```" not in said
-    assert "**" not in said
-    assert "](" not in said
-    assert ESCAPE not in said
+        assert words in text
+    assert "```" not in text
+    assert "**" not in text
+    assert "](" not in text
+    assert ESCAPE not in text
 
 
 def test_help_has_every_table_and_column_and_what_it_holds() -> None:
-    said = " ".join(printed("help", "tables").split())
+    text = " ".join(printed("help", "tables").split())
     assert set(tables.ABOUT) == set(tables.TABLES)
     for name, columns in tables.TABLES.items():
-        assert f"{name}: {tables.ABOUT[name]}" in said
+        assert f"{name}: {tables.ABOUT[name]}" in text
         for column in columns:
             words = re.sub(r"`([^` ]+)`", r"\1", column.about)
-            assert f" {column.name} {words} (" in said
+            assert f" {column.name} {words} (" in text
     assert printed("help", "partitions") in printed("help", "tables")
 
 
 def test_help_has_every_view_and_its_question() -> None:
     from reports import catalog
 
-    said = " ".join(printed("help", "views").split())
+    text = " ".join(printed("help", "views").split())
     for view in catalog.views():
-        assert f" {view.name} {view.question} " in f" {said} "
+        assert f" {view.name} {view.question} " in f" {text} "
     lag = printed("help", "group_lag")
     assert all(f"\n  {column} " in lag for column in catalog.view("group_lag").columns)
 
@@ -265,7 +265,7 @@ def test_help_of_a_command_is_what_the_command_says() -> None:
 
 
 def completed(*words: str) -> list[str]:
-    """What bash offers for the last of some words."""
+    """Bash's completions of the last of some words."""
     program = f"""
         source <({shlex.quote(KWIRE)} completion bash)
         COMP_WORDS=({" ".join(map(shlex.quote, words))}); COMP_CWORD={len(words) - 1}
@@ -316,13 +316,13 @@ def test_a_line_for_each_exchange(rows: list[dict[str, Any]]) -> None:
 
 def test_every_line_of_json_is_an_object_with_every_column_and_both_bodies() -> None:
     lines = printed("show", CAPTURE, "--json").splitlines()
-    found = list(analyzer.exchanges(CAPTURE))
-    assert len(lines) == len(found)
-    for line, one in zip(lines, found, strict=True):
-        said = json.loads(line)
+    exchanges = list(analyzer.exchanges(CAPTURE))
+    assert len(lines) == len(exchanges)
+    for line, exchange in zip(lines, exchanges, strict=True):
+        shown = json.loads(line)
         names = [column.name for column in tables.EXCHANGES] + ["request", "response"]
-        assert list(said)[: len(names)] == names
-        assert said == json.loads(json.dumps(one.json()))
+        assert list(shown)[: len(names)] == names
+        assert shown == json.loads(json.dumps(exchange.json()))
 
 
 def test_notes_go_to_stderr_and_leave_the_data_alone(tmp_path: Path) -> None:
@@ -353,7 +353,7 @@ def test_the_summary_is_data_as_text_and_as_json(tmp_path: Path, rows: list[dict
     text = printed("analyze", CAPTURE, "-o", tmp_path / "text")
     assert "86 exchanges on 7 connections" in text
     summary = json.loads(printed("analyze", CAPTURE, "-o", tmp_path / "json", "--json"))
-    assert sum(one["exchanges"] for one in summary["apis"]) == 86
+    assert sum(api["exchanges"] for api in summary["apis"]) == 86
     for api in summary["apis"]:  # the smallest latency that at least so many do not exceed, within a bucket's width
         sorted_us = sorted(row["latency_us"] for row in rows if row["api"] == api["api"] and row["latency_us"])
         for name, percent in (("p50", 50), ("p95", 95), ("p99", 99)):
@@ -387,22 +387,22 @@ def test_sort_is_largest_first_and_with_a_minus_smallest(name: str, column: str,
     values = sorted(row[column] for row in rows)
     largest = printed("show", CAPTURE, "--sort", name, "--fields", column, "--limit", 20).splitlines()[1:]
     smallest = printed("show", CAPTURE, f"--sort=-{name}", "--fields", column, "--limit", 20).splitlines()[1:]
-    assert [int(one) for one in largest] == values[::-1][:20]
-    assert [int(one) for one in smallest] == values[:20]
+    assert [int(number) for number in largest] == values[::-1][:20]
+    assert [int(number) for number in smallest] == values[:20]
 
 
 def test_sort_leaves_what_lacks_the_column_for_the_end(rows: list[dict[str, Any]]) -> None:
     groups = [row["group_id"] for row in rows]
     for option, descending in (("--sort=group_id", True), ("--sort=-group_id", False)):
-        said = printed("show", CAPTURE, option, "--fields", "group_id").splitlines()[1:]
+        lines = printed("show", CAPTURE, option, "--fields", "group_id").splitlines()[1:]
         having = sorted((group for group in groups if group is not None), reverse=descending)
-        assert said == having + [""] * groups.count(None)
+        assert lines == having + [""] * groups.count(None)
 
 
 def test_filter(rows: list[dict[str, Any]]) -> None:
-    said = printed("show", CAPTURE, "--filter", "api in (Produce, Fetch)", "--fields", "api").splitlines()[1:]
-    assert said == [row["api"] for row in rows if row["api"] in ("Produce", "Fetch")]
-    assert set(said) == {"Produce", "Fetch"}
+    lines = printed("show", CAPTURE, "--filter", "api in (Produce, Fetch)", "--fields", "api").splitlines()[1:]
+    assert lines == [row["api"] for row in rows if row["api"] in ("Produce", "Fetch")]
+    assert set(lines) == {"Produce", "Fetch"}
 
 
 @pytest.mark.parametrize("form", [(), ("--json",), ("--fields", "api"), ("--count-by", "api")])
@@ -417,8 +417,8 @@ def test_analyze_says_too_that_nothing_matches(tmp_path: Path) -> None:
     done = kwire("analyze", CAPTURE, OTHER, "-o", tmp_path / "data", "--filter", "api == ShareFetch")
     total = sum(1 for _ in analyzer.exchanges([CAPTURE, OTHER]))
     assert (done.returncode, done.stderr) == (0, f"note: 0 of {total:,} exchanges match the filter\n")
-    one = kwire("analyze", CAPTURE, OTHER, "-o", tmp_path / "data", "--filter", "api == Produce")
-    assert (one.returncode, one.stderr) == (0, "")
+    whole = kwire("analyze", CAPTURE, OTHER, "-o", tmp_path / "data", "--filter", "api == Produce")
+    assert (whole.returncode, whole.stderr) == (0, "")
 
 
 def test_tls_says_what_it_is_and_that_it_stays_shut(tmp_path: Path) -> None:
@@ -428,58 +428,60 @@ def test_tls_says_what_it_is_and_that_it_stays_shut(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "")
     words = r"note: capture\.pcap: 5 connections are TLS \(24,236 bytes\): encrypted, .* shut;.*\n"
     assert re.fullmatch(words, done.stderr)
-    said = printed("analyze", capture, "-o", tmp_path / "data")
-    assert "TLS: 5 connections, 24.2 kB: encrypted, what is said there stays shut\n" in said
-    assert "--port" not in done.stderr + said
+    text = printed("analyze", capture, "-o", tmp_path / "data")
+    assert "TLS: 5 connections, 24.2 kB: encrypted, what is said there stays shut\n" in text
+    assert "--port" not in done.stderr + text
 
 
 def test_count_by(rows: list[dict[str, Any]]) -> None:
     heading, *lines = printed("show", CAPTURE, "--count-by", "api,error").splitlines()
     assert heading.split() == ["api", "error", "exchanges"]
-    told = {(api, error): int(count) for api, error, count in map(str.split, lines)}
+    exchanges = {(api, error): int(count) for api, error, count in map(str.split, lines)}
     expected: dict[tuple[str, str], int] = {}
     for row in rows:
         key = (row["api"], row["error"] or "-")
         expected[key] = expected.get(key, 0) + 1
-    assert told == expected
+    assert exchanges == expected
     counts = [int(line.split()[-1]) for line in lines]
     assert counts == sorted(counts, reverse=True)
 
 
 def test_count_by_loses_no_exchange_and_counts_what_one_says_twice_once(rows: list[dict[str, Any]]) -> None:
     lines = printed("show", CAPTURE, "--count-by", "topic").splitlines()[1:]
-    told = {line.split()[0]: int(line.split()[1].replace(",", "")) for line in lines}
+    counts = {line.split()[0]: int(line.split()[1].replace(",", "")) for line in lines}
     expected: dict[str, int] = {}
     for row in rows:
         for topic in set(row["topics"] or ()) or {"-"}:
             expected[topic] = expected.get(topic, 0) + 1
-    assert told == expected
+    assert counts == expected
 
 
 def test_fields_of_bodies_are_names_too() -> None:
-    """What `--fields`, `--count-by` and `--sort` say of a path is what the bodies hold."""
+    """`--fields`, `--count-by` and `--sort` find in a path the values of the bodies."""
     path = "request.topics[].name"
-    found = [
+    expected = [
         (
-            one.row["correlation_id"],
+            exchange.row["correlation_id"],
             [
                 topic["name"]
-                for topic in (one.request or {}).get("topics") or ()
+                for topic in (exchange.request or {}).get("topics") or ()
                 if isinstance(topic, dict) and topic.get("name") is not None
             ],
         )
-        for one in analyzer.exchanges(CAPTURE)
+        for exchange in analyzer.exchanges(CAPTURE)
     ]
     lines = printed("show", CAPTURE, "--fields", f"correlation_id,{path}").split("\n")[1:-1]
-    assert [(int(one), json.loads(names or "[]")) for one, names in (line.split("\t") for line in lines)] == found
+    assert [
+        (int(count), json.loads(names or "[]")) for count, names in (line.split("\t") for line in lines)
+    ] == expected
     counted = dict(line.split() for line in printed("show", CAPTURE, "--count-by", path).splitlines()[1:])
-    for name in {name for _, names in found for name in names}:
-        assert int(counted[name]) == sum(name in names for _, names in found)
-    assert int(counted["-"]) == sum(not names for _, names in found)
+    for name in {name for _, names in expected for name in names}:
+        assert int(counted[name]) == sum(name in names for _, names in expected)
+    assert int(counted["-"]) == sum(not names for _, names in expected)
     ordered = printed("show", CAPTURE, "--sort", path, "--fields", path).split("\n")[1:-1]
     largest = [max(json.loads(line)) for line in ordered if line]
     assert largest == sorted(largest, reverse=True)
-    assert ordered[len(largest) :] == [""] * (len(found) - len(largest))
+    assert ordered[len(largest) :] == [""] * (len(expected) - len(largest))
 
 
 def test_sort_on_stdin_prints_at_the_end_and_says_so() -> None:
@@ -500,16 +502,16 @@ def test_frames_shows_requests_and_responses_apart_in_order_of_time(rows: list[d
 
 def test_follow_shows_one_connection_as_a_dialogue(rows: list[dict[str, Any]]) -> None:
     name = rows[0]["connection"]
-    mine = [row for row in rows if row["connection"] == name]
-    assert 2 < len(mine) < len(rows)
+    own = [row for row in rows if row["connection"] == name]
+    assert 2 < len(own) < len(rows)
     lines = printed("show", CAPTURE, "--follow", name).splitlines()
-    said = [re.fullmatch(r" *[\d.]+ +([<>]) (.*)", line) for line in lines]
-    asked = [found[2] for found in said if found and found[1] == ">"]
-    answered = [found[2] for found in said if found and found[1] == "<"]
-    assert [line.split()[:3] for line in asked] == [
-        [row["api"], f"v{row['api_version']}", f"#{row['correlation_id']}"] for row in mine
+    matches = [re.fullmatch(r" *[\d.]+ +([<>]) (.*)", line) for line in lines]
+    requests = [match[2] for match in matches if match and match[1] == ">"]
+    answered = [match[2] for match in matches if match and match[1] == "<"]
+    assert [line.split()[:3] for line in requests] == [
+        [row["api"], f"v{row['api_version']}", f"#{row['correlation_id']}"] for row in own
     ]
-    assert [line.split()[0] for line in answered] == [f"#{row['correlation_id']}" for row in mine]
+    assert [line.split()[0] for line in answered] == [f"#{row['correlation_id']}" for row in own]
     for form in (["--fields", "connection"], ["--count-by", "connection"]):
         assert set(re.findall(r"\S+#\d+", printed("show", CAPTURE, "--follow", name, *form))) == {name}
 
@@ -606,9 +608,9 @@ def running() -> Iterator[Callable[..., Running]]:
         return started[-1]
 
     yield start
-    for one in started:
-        one.process.kill()
-        with one.process:
+    for process in started:
+        process.process.kill()
+        with process.process:
             pass
 
 
@@ -710,31 +712,31 @@ ESCAPE = "\x1b["
 
 
 def on_a_terminal(*arguments: object, columns: int = 0, **environment: str) -> str:
-    """What a command prints where stdout is a terminal, of so many columns (0: it does not say)."""
-    ours, theirs = pty.openpty()
-    termios.tcsetwinsize(theirs, (24, columns))
+    """The output of a command where stdout is a terminal of so many columns (0: it does not say)."""
+    master, slave = pty.openpty()
+    termios.tcsetwinsize(slave, (24, columns))
     inherited = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS")}
     process = subprocess.Popen(
         [KWIRE, *map(str, arguments)],
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
-        stdout=theirs,
+        stdout=slave,
         stderr=subprocess.DEVNULL,
         env={**inherited, "TERM": "xterm", "PAGER": "cat", **environment},
     )
-    os.close(theirs)
-    said = b""
+    os.close(slave)
+    output = b""
     while True:
         try:
-            part = os.read(ours, 65536)
+            part = os.read(master, 65536)
         except OSError:  # what Linux says when the other end is closed
             break
         if not part:
             break
-        said += part
-    os.close(ours)
+        output += part
+    os.close(master)
     assert process.wait(SECONDS) == 0
-    return said.decode().replace("\r\n", "\n")
+    return output.decode().replace("\r\n", "\n")
 
 
 def test_colour_is_for_terminals_and_repeats_what_the_text_says() -> None:
@@ -787,15 +789,15 @@ def test_what_a_capture_says_cannot_command_a_terminal(tmp_path: Path) -> None:
     path = tmp_path / "evil.pcap"
     path.write_bytes(forge.pcap(forge.rendered(forge.converse(writes))))
     for form in ([], ["--tree"], ["--frames"], ["--fields", "client_id"], ["--count-by", "client_id"], ["--json"]):
-        said = printed("show", path, *form)
-        assert "evil" in said or form == ["--frames"]
-        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", said), form
-        assert len(said.splitlines()) == len(said.split("\n")) - 1
+        text = printed("show", path, *form)
+        assert "evil" in text or form == ["--frames"]
+        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", text), form
+        assert len(text.splitlines()) == len(text.split("\n")) - 1
 
 
 @pytest.mark.parametrize("columns", [80, 100, 160])
 def test_lines_fit_a_terminal_and_end_in_the_result(columns: int, rows: list[dict[str, Any]]) -> None:
-    """Who asked, and what came of it, stand on the screen however narrow it is."""
+    """The client and the result stand on the screen, however narrow it is."""
     heading, *lines = on_a_terminal("show", CAPTURE, columns=columns, NO_COLOR="1").splitlines()
     assert len(lines) == len(rows)
     assert max(map(len, [heading, *lines])) <= columns
@@ -900,8 +902,8 @@ start.command()
 
 def test_a_width_that_is_said_counts_on_a_terminal_only() -> None:
     """readline sets COLUMNS for what a shell or an interpreter starts: what they read from a pipe is to be whole."""
-    said = on_a_terminal("show", CAPTURE, columns=160, COLUMNS="90", NO_COLOR="1")
-    assert said == on_a_terminal("show", CAPTURE, columns=90, NO_COLOR="1")
+    text = on_a_terminal("show", CAPTURE, columns=160, COLUMNS="90", NO_COLOR="1")
+    assert text == on_a_terminal("show", CAPTURE, columns=90, NO_COLOR="1")
     whole = printed("show", CAPTURE, env={**os.environ, "COLUMNS": "90"})
     assert max(map(len, whole.splitlines())) > 140
     assert whole == printed("show", CAPTURE, "--wide")

@@ -11,36 +11,36 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from analyzer.frame import buffer_pool
-from analyzer.frame.buffer_pool import Lender, lent
+from analyzer.frame.buffer_pool import BufferPool, lent
 
 MANY = 1 << 18
 """Numbers, 2 MiB of them: enough to be worth lending."""
 
 
 def test_what_nobody_has_any_more_is_lent_again() -> None:
-    lender = Lender()
-    first = lender.numbers(2, MANY)
+    buffers = BufferPool()
+    first = buffers.numbers(2, MANY)
     at = first.ctypes.data
     del first
-    assert lender.numbers(2, MANY).ctypes.data == at
+    assert buffers.numbers(2, MANY).ctypes.data == at
 
 
 def test_a_view_holds_on_to_what_it_is_a_view_of() -> None:
-    lender = Lender()
-    rows = lender.numbers(4, MANY)
+    buffers = BufferPool()
+    rows = buffers.numbers(4, MANY)
     at, column = rows.ctypes.data, rows[2][5:9]
     column[:] = 7
     del rows
-    other = lender.numbers(4, MANY)
+    other = buffers.numbers(4, MANY)
     other[:] = 8
     assert other.ctypes.data != at
     assert column.tolist() == [7] * 4
     del column
-    assert lender.numbers(4, MANY).ctypes.data == at
+    assert buffers.numbers(4, MANY).ctypes.data == at
 
 
 def test_all_of_it_is_told_from_a_view_and_from_what_was_not_lent() -> None:
-    rows = Lender().numbers(3, MANY)
+    rows = BufferPool().numbers(3, MANY)
     rows.flags.writeable = False
     rows.flags.writeable = True  # as whoever has all of it may do
     assert rows.shape == (3, MANY)
@@ -51,16 +51,16 @@ def test_all_of_it_is_told_from_a_view_and_from_what_was_not_lent() -> None:
 
 
 def test_little_is_kept_whatever_is_given_back() -> None:
-    lender = Lender()
-    several = [lender.numbers(MANY + i) for i in range(3 * buffer_pool._MOST_FREE)]
-    small = lender.numbers(5)
+    buffers = BufferPool()
+    several = [buffers.numbers(MANY + i) for i in range(3 * buffer_pool._MOST_FREE)]
+    small = buffers.numbers(5)
     assert not lent(small)
     del several, small
-    assert len(lender._free) == buffer_pool._MOST_FREE
+    assert len(buffers._free) == buffer_pool._MOST_FREE
 
 
 def test_threads_that_give_back_while_more_is_asked_for_never_share_memory() -> None:
-    lender = Lender()
+    buffers = BufferPool()
     rng = random.Random(1)
 
     def looked_at(rows: np.ndarray, mark: int) -> bool:
@@ -69,7 +69,7 @@ def test_threads_that_give_back_while_more_is_asked_for_never_share_memory() -> 
     with ThreadPoolExecutor(4) as pool:
         coming = []
         for mark in range(200):
-            rows = lender.numbers(2, MANY // 2 + rng.randrange(MANY // 8))
+            rows = buffers.numbers(2, MANY // 2 + rng.randrange(MANY // 8))
             rows[:] = mark
             coming.append(pool.submit(looked_at, rows, mark))
             del rows

@@ -122,10 +122,10 @@ def test_single_rows_have_their_values_as_they_came() -> None:
     assert rows_of(rows_log) == rows
     assert rows_of(pickle.loads(pickle.dumps(rows_log))) == rows
     for chosen in (np.arange(0, 300, 3), np.arange(299, -1, -1), np.arange(40, 60), np.zeros(0, np.int64)):
-        taken = rows_log.take(chosen)
-        assert rows_of(taken) == [rows[position] for position in chosen.tolist()]
-        taken.append_row((1, taken.number("later")), [5, 6])
-        assert rows_of(taken)[-1] == (1, "later", [5, 6, None])
+        chosen_rows = rows_log.take(chosen)
+        assert rows_of(chosen_rows) == [rows[position] for position in chosen.tolist()]
+        chosen_rows.append_row((1, chosen_rows.number("later")), [5, 6])
+        assert rows_of(chosen_rows)[-1] == (1, "later", [5, 6, None])
     rows_log.replace("number", np.zeros(300, np.int64))
     assert rows_of(rows_log) == [(0, *row[1:]) for row in rows]
 

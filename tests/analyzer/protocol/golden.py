@@ -37,11 +37,11 @@ class Golden:
 @functools.cache
 def golden(release: str) -> tuple[Golden, ...]:
     text = lzma.decompress((FOLDER / f"kafka-{release}.tsv.xz").read_bytes()).decode()
-    found = []
+    messages = []
     for line in text.splitlines():
         api_key, direction, version, data, body = line.split("\t")
-        found.append(Golden(release, int(api_key), int(direction), int(version), bytes.fromhex(data), body))
-    return tuple(found)
+        messages.append(Golden(release, int(api_key), int(direction), int(version), bytes.fromhex(data), body))
+    return tuple(messages)
 
 
 def every() -> Iterator[Golden]:
@@ -78,12 +78,12 @@ def data() -> tuple[GoldenData, ...]:
 def records() -> tuple[tuple[str, bytes | None, bytes | None, Any], ...]:
     """(topic, key, value, JSON) of each record of the internal topics in each version, by Kafka's own serdes."""
     text = lzma.decompress((FOLDER / "records-4.4.0.tsv.xz").read_bytes()).decode()
-    found = []
+    messages = []
     for line in text.splitlines():
         topic, key, value, body = line.split("\t")
-        both = [None if one == "-" else bytes.fromhex(one) for one in (key, value)]
-        found.append((topic, both[0], both[1], json.loads(body)))
-    return tuple(found)
+        both = [None if text == "-" else bytes.fromhex(text) for text in (key, value)]
+        messages.append((topic, both[0], both[1], json.loads(body)))
+    return tuple(messages)
 
 
 @functools.cache

@@ -23,8 +23,8 @@ def test_every_api_has_a_constant_and_every_constant_an_api() -> None:
 
 
 def test_every_error_has_a_constant_and_every_constant_an_error() -> None:
-    assert {name for name in errors.__annotations__ if name.isupper()} == {one.name for one in errors.errors().values()}
-    assert all(getattr(errors, one.name) == one.code for one in errors.errors().values())
+    assert {name for name in errors.__annotations__ if name.isupper()} == {api.name for api in errors.errors().values()}
+    assert all(getattr(errors, api.name) == api.code for api in errors.errors().values())
 
 
 def test_some_that_everybody_knows() -> None:

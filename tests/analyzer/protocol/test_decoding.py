@@ -127,8 +127,8 @@ def test_a_message_may_lie_anywhere_in_a_buffer_and_leave_bytes() -> None:
 def test_a_broken_rule_is_a_status_with_field_and_offset(
     what: str, api_key: int, version: int, direction: int, data: str, status: int, path: str, at: int | None
 ) -> None:
-    (end, _, found, fail_pc), _ = run(bytes.fromhex(data), start(api_key, version, direction))
-    assert decoding.REASONS[found] == decoding.REASONS[status], what
+    (end, _, result, fail_pc), _ = run(bytes.fromhex(data), start(api_key, version, direction))
+    assert decoding.REASONS[result] == decoding.REASONS[status], what
     assert program.load().field_path(fail_pc) == path
     assert at is None or end == at
 
@@ -185,19 +185,19 @@ def assert_sane(data: bytes, pc: int, result: tuple[int, int, int, int], rows: l
 
 
 def test_a_golden_message_cut_anywhere_is_short_and_nothing_after_the_cut_is_read() -> None:
-    for one in sample(1200):
-        pc = start(one.api_key, one.version, one.direction)
-        whole, whole_rows = run(one.data, pc)
-        assert whole[:3] == (len(one.data), len(whole_rows), decoding.OK), str(one)
-        step = max(1, len(one.data) // 40)
-        for cut in range(0, len(one.data), step):
+    for message in sample(1200):
+        pc = start(message.api_key, message.version, message.direction)
+        whole, whole_rows = run(message.data, pc)
+        assert whole[:3] == (len(message.data), len(whole_rows), decoding.OK), str(message)
+        step = max(1, len(message.data) // 40)
+        for cut in range(0, len(message.data), step):
             # What lies behind the message must not matter: zeros, ones and the message itself.
-            behind = [one.data, one.data[:cut] + bytes(300), one.data[:cut] + b"\xff" * 300]
+            behind = [message.data, message.data[:cut] + bytes(300), message.data[:cut] + b"\xff" * 300]
             results = [run(data, pc, end=cut) for data in behind]
-            assert results[0] == results[1] == results[2], (str(one), cut)
+            assert results[0] == results[1] == results[2], (str(message), cut)
             result, rows = results[0]
-            assert_sane(one.data[:cut], pc, result, rows)
-            assert result[2] in (decoding.SHORT, decoding.BAD_LENGTH), (str(one), cut)
+            assert_sane(message.data[:cut], pc, result, rows)
+            assert result[2] in (decoding.SHORT, decoding.BAD_LENGTH), (str(message), cut)
             assert rows == whole_rows[: len(rows)]
 
 
@@ -212,10 +212,10 @@ def flipped(data: bytes, generator: random.Random) -> bytes:
 def test_flipped_bytes_never_lead_outside_the_message() -> None:
     generator = random.Random(11)
     seen = set()
-    for one in sample(1200):
-        pc = start(one.api_key, one.version, one.direction)
+    for message in sample(1200):
+        pc = start(message.api_key, message.version, message.direction)
         for _ in range(8):
-            data = flipped(one.data, generator)
+            data = flipped(message.data, generator)
             result, rows = run(data, pc)
             assert_sane(data, pc, result, rows)
             assert run(data + b"\xff" * 50, pc, end=len(data)) == (result, rows)
@@ -236,10 +236,14 @@ def test_the_kernel_does_what_its_source_says() -> None:
     """Compiled and interpreted, the same: arithmetic on narrow integers differs where a load is not widened."""
     generator = random.Random(13)
     interpreted = golden.interpreted(decoding.decode)
-    for one in sample(250):
-        pc = start(one.api_key, one.version, one.direction)
-        for data in (one.data, flipped(one.data, generator), one.data[: generator.randrange(len(one.data) + 1)]):
-            assert run(data, pc, decode=interpreted) == run(data, pc), str(one)
+    for message in sample(250):
+        pc = start(message.api_key, message.version, message.direction)
+        for data in (
+            message.data,
+            flipped(message.data, generator),
+            message.data[: generator.randrange(len(message.data) + 1)],
+        ):
+            assert run(data, pc, decode=interpreted) == run(data, pc), str(message)
 
 
 @CHECKED_AND_PLAIN
@@ -252,12 +256,12 @@ def test_the_same_with_bounds_checks_and_without_compiling(variable: str, value:
 def hostile() -> None:
     """Cut and flipped messages in arrays that end with them, so that a read too far is outside the array."""
     generator = random.Random(14)
-    for one in sample(120):
-        pc = start(one.api_key, one.version, one.direction)
-        for cut in range(0, len(one.data), max(1, len(one.data) // 12)):
-            run(one.data[:cut], pc, rows=512)
+    for message in sample(120):
+        pc = start(message.api_key, message.version, message.direction)
+        for cut in range(0, len(message.data), max(1, len(message.data) // 12)):
+            run(message.data[:cut], pc, rows=512)
         for _ in range(5):
-            run(flipped(one.data, generator), pc, rows=512)
+            run(flipped(message.data, generator), pc, rows=512)
         for rows in range(3):
-            run(one.data, pc, rows=rows)
+            run(message.data, pc, rows=rows)
     print("hostile: done")

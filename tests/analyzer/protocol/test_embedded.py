@@ -57,46 +57,46 @@ STREAMS = {"SubscriptionInfoData": METADATA, "AssignmentInfo": ASSIGNMENT}
 
 
 def test_every_data_definition_of_kafka_has_golden_data() -> None:
-    ours = {(name, version) for name, version, _ in schema.data_layouts()}
-    by_hand = {(one.name, one.version) for one in golden.by_hand()}
-    headers = {(name, version) for name, version in ours if name in ("RequestHeader", "ResponseHeader")}
-    assert {(one.name, one.version) for one in golden.data()} == ours - by_hand - headers
+    layouts = {(name, version) for name, version, _ in schema.data_layouts()}
+    by_hand = {(message.name, message.version) for message in golden.by_hand()}
+    headers = {(name, version) for name, version in layouts if name in ("RequestHeader", "ResponseHeader")}
+    assert {(message.name, message.version) for message in golden.data()} == layouts - by_hand - headers
     assert len(by_hand) == 2 + 1 + 3 + 3 + 11 + 11
 
 
 def test_data_is_what_kafkas_json_converters_print_and_encodes_to_kafkas_bytes() -> None:
-    for one in golden.data():
-        decoded = tree.decode_data(one.data, one.name, one.version)
-        assert decoded.reason is None, (one.name, one.version)
-        assert equal(decoded.body, one.body, {}), f"{one.name}\n{decoded.body}\n{one.json}"
-        exact = tree.decode_data(one.data, one.name, one.version, exact=True).body
+    for message in golden.data():
+        decoded = tree.decode_data(message.data, message.name, message.version)
+        assert decoded.reason is None, (message.name, message.version)
+        assert equal(decoded.body, message.body, {}), f"{message.name}\n{decoded.body}\n{message.json}"
+        exact = tree.decode_data(message.data, message.name, message.version, exact=True).body
         assert exact is not None
-        assert encode_data(exact, one.name, one.version) == one.data
+        assert encode_data(exact, message.name, message.version) == message.data
 
 
 def test_what_is_defined_by_hand_is_what_kafkas_code_writes_and_reads() -> None:
-    for one in golden.by_hand():
-        if one.name in STREAMS:
+    for message in golden.by_hand():
+        if message.name in STREAMS:
             continue
-        start = 2 if one.name.startswith("Connect") else 0
-        decoded = tree.decode_data(one.data, one.name, one.version, start=start)
-        assert (decoded.reason, decoded.body) == (None, one.body)
-        assert one.data[:start] + encode_data(one.body, one.name, one.version) == one.data
+        start = 2 if message.name.startswith("Connect") else 0
+        decoded = tree.decode_data(message.data, message.name, message.version, start=start)
+        assert (decoded.reason, decoded.body) == (None, message.body)
+        assert message.data[:start] + encode_data(message.body, message.name, message.version) == message.data
         if start:
-            role = METADATA if one.name.endswith("Metadata") else ASSIGNMENT
-            opened = member_data(one.data, role, "connect", "sessioned")
-            assert (opened.type, opened.version, opened.body) == (one.name, one.version, one.body)
-            assert member_data(one.data, role, None, None).type == one.name
-            check_spans(opened.nodes, 0, len(one.data))
+            role = METADATA if message.name.endswith("Metadata") else ASSIGNMENT
+            opened = member_data(message.data, role, "connect", "sessioned")
+            assert (opened.type, opened.version, opened.body) == (message.name, message.version, message.body)
+            assert member_data(message.data, role, None, None).type == message.name
+            check_spans(opened.nodes, 0, len(message.data))
 
 
 def test_records_of_internal_topics_are_what_kafkas_own_serdes_read() -> None:
     """Every type in every version, with what says type and version, and a tombstone of each type that has a key."""
     seen: Counter[str] = Counter()
     for topic, key, value, body in golden.records():
-        found = decoded(topic, key, value)
-        found.pop("embedded", None)  # arbitrary bytes in golden data
-        assert equal(found, body, {}), f"{found}\n{body}"
+        opened = decoded(topic, key, value)
+        opened.pop("embedded", None)  # arbitrary bytes in golden data
+        assert equal(opened, body, {}), f"{opened}\n{body}"
         seen[topic] += 1
         if topic != "__cluster_metadata":
             assert embedded.record_secrets(topic, key, value) == []
@@ -116,13 +116,18 @@ def subscription(user_data: bytes | None, version: int = 1) -> bytes:
 
 
 def test_a_subscription_with_user_data_of_the_sticky_assignors() -> None:
-    for one in golden.by_hand():
-        if "Sticky" in one.name:
-            assignor = "sticky" if one.name.startswith("Sticky") else "cooperative-sticky"
-            opened = member_data(subscription(one.data), METADATA, "consumer", assignor)
+    for message in golden.by_hand():
+        if "Sticky" in message.name:
+            assignor = "sticky" if message.name.startswith("Sticky") else "cooperative-sticky"
+            opened = member_data(subscription(message.data), METADATA, "consumer", assignor)
             ((path, inside),) = opened.inside
-            assert (path, inside.type, inside.version, inside.body) == ("userData", one.name, one.version, one.body)
-            check_spans(opened.nodes, 0, len(subscription(one.data)))
+            assert (path, inside.type, inside.version, inside.body) == (
+                "userData",
+                message.name,
+                message.version,
+                message.body,
+            )
+            check_spans(opened.nodes, 0, len(subscription(message.data)))
 
 
 def test_librdkafkas_cooperative_assignor_sends_user_data_as_the_sticky_one_does() -> None:
@@ -131,35 +136,38 @@ def test_librdkafkas_cooperative_assignor_sends_user_data_as_the_sticky_one_does
     assert opened.inside[0][1].body == {"previousAssignment": [], "generation": 4}
 
 
-def part_of(ours: Any, theirs: Any) -> bool:
+def part_of(part: Any, whole: Any) -> bool:
     """Is our body what a generated class of Kafka's holds, but for fields that this version does not have?"""
-    if isinstance(ours, dict):
-        return all(part_of(value, theirs[name]) for name, value in ours.items())
-    if isinstance(ours, list):
-        return len(ours) == len(theirs) and all(part_of(a, b) for a, b in zip(ours, theirs, strict=True))
-    return bool(ours == theirs)
+    if isinstance(part, dict):
+        return all(part_of(value, whole[name]) for name, value in part.items())
+    if isinstance(part, list):
+        return len(part) == len(whole) and all(part_of(a, b) for a, b in zip(part, whole, strict=True))
+    return bool(part == whole)
 
 
 def as_assignment_info(body: dict[str, Any]) -> dict[str, Any]:
     """A body as the getters of Kafka's AssignmentInfo say it: tasks and partitions by name."""
-    topics = {one["topicIndex"]: one["topic"] for one in body.get("topics", ())}
+    topics = {message["topicIndex"]: message["topic"] for message in body.get("topics", ())}
 
-    def task(one: dict[str, Any]) -> str:
-        name = "".join(map(chr, one.get("namedTopology", ())))
-        return f"{name + '__' if name else ''}{one['topicGroupId']}_{one['partition']}"
+    def task(message: dict[str, Any]) -> str:
+        name = "".join(map(chr, message.get("namedTopology", ())))
+        return f"{name + '__' if name else ''}{message['topicGroupId']}_{message['partition']}"
 
     def partitions(some: list[dict[str, Any]]) -> list[str]:
-        named = ((one["topic"] if "topic" in one else topics[one["topicIndex"]], one["partition"]) for one in some)
+        named = (
+            (message["topic"] if "topic" in message else topics[message["topicIndex"]], message["partition"])
+            for message in some
+        )
         return sorted(f"{topic}-{partition}" for topic, partition in named)
 
     def by_host(some: list[dict[str, Any]]) -> dict[str, list[str]]:
-        return {f"{one['host']}:{one['port']}": partitions(one["partitions"]) for one in some}
+        return {f"{message['host']}:{message['port']}": partitions(message["partitions"]) for message in some}
 
     return {
         "version": body["version"],
         "commonlySupportedVersion": body.get("commonlySupportedVersion", -1),
-        "activeTasks": [task(one) for one in body["activeTasks"]],
-        "standbyTasks": {task(one): partitions(one["partitions"]) for one in body["standbyTasks"]},
+        "activeTasks": [task(message) for message in body["activeTasks"]],
+        "standbyTasks": {task(message): partitions(message["partitions"]) for message in body["standbyTasks"]},
         "partitionsByHost": by_host(body.get("partitionsByHost", [])),
         "standbyPartitionsByHost": by_host(body.get("standbyPartitionsByHost", [])),
         "errCode": body.get("errCode", 0),
@@ -169,25 +177,25 @@ def as_assignment_info(body: dict[str, Any]) -> dict[str, Any]:
 
 def test_user_data_of_streams_in_every_version_is_what_streams_own_classes_read() -> None:
     seen: Counter[str] = Counter()
-    for one in golden.by_hand():
-        if one.name not in STREAMS:
+    for message in golden.by_hand():
+        if message.name not in STREAMS:
             continue
-        if one.name == "AssignmentInfo":
-            body = {"assignedPartitions": [], "userData": one.data}
+        if message.name == "AssignmentInfo":
+            body = {"assignedPartitions": [], "userData": message.data}
             blob = prefixed("ConsumerProtocolAssignment", 3, body)
         else:
-            blob = subscription(one.data)
-        opened = member_data(blob, STREAMS[one.name], "consumer", "stream")
+            blob = subscription(message.data)
+        opened = member_data(blob, STREAMS[message.name], "consumer", "stream")
         ((path, inside),) = opened.inside
-        assert (path, inside.type, inside.version, inside.reason) == ("userData", one.name, one.version, None)
+        assert (path, inside.type, inside.version, inside.reason) == ("userData", message.name, message.version, None)
         assert inside.body is not None
-        if one.name == "AssignmentInfo":
-            assert as_assignment_info(inside.body) == one.body
+        if message.name == "AssignmentInfo":
+            assert as_assignment_info(inside.body) == message.body
         else:
-            assert part_of(inside.body, one.body)
-        assert encode_data(inside.body, one.name, one.version) == one.data
+            assert part_of(inside.body, message.body)
+        assert encode_data(inside.body, message.name, message.version) == message.data
         check_spans(opened.nodes, 0, len(blob))
-        seen[one.name] += 1
+        seen[message.name] += 1
     assert seen == dict.fromkeys(STREAMS, 22)
 
 
@@ -229,8 +237,8 @@ def test_a_group_whose_protocol_is_not_said_is_read_by_content() -> None:
     """SyncGroup says it from version 5 on (KIP-559)."""
     blob = prefixed("ConsumerProtocolAssignment", 0, {"assignedPartitions": [{"topic": "t", "partitions": [1]}]})
     frame = encoding.encode_response(14, 3, 7, {"assignment": blob})
-    nodes, found = embedded.in_message(tree.decode_response(frame, 14, 3, tree=True), {"groupId": "g"})
-    assert embedded.listed(found) == [
+    nodes, opened = embedded.in_message(tree.decode_response(frame, 14, 3, tree=True), {"groupId": "g"})
+    assert embedded.listed(opened) == [
         {
             "path": "assignment",
             "type": "ConsumerProtocolAssignment",
@@ -249,8 +257,8 @@ def test_paths_lead_to_the_fields_of_the_body_and_spans_lie_in_the_frame() -> No
     body = {"groupId": "g", "memberId": "", "protocolType": "consumer", "protocols": protocols}
     frame = encoding.encode_request(11, 7, 7, "me", body)
     decoded = tree.decode_request(frame, tree=True)
-    nodes, found = embedded.in_message(decoded)
-    assert [(entry["path"], entry["type"]) for entry in embedded.listed(found, "request.")] == [
+    nodes, opened = embedded.in_message(decoded)
+    assert [(entry["path"], entry["type"]) for entry in embedded.listed(opened, "request.")] == [
         ("request.protocols[0].metadata", "ConsumerProtocolSubscription"),
         ("request.protocols[1].metadata", "ConsumerProtocolSubscription"),
         ("request.protocols[1].metadata.userData", "CooperativeStickyAssignorUserData"),
@@ -280,9 +288,9 @@ def test_members_of_a_group_record_are_opened_by_its_protocol() -> None:
         },
     )
     key = coordinator_key("__consumer_offsets", 2, {"group": "g"})
-    found = decoded("__consumer_offsets", key, value)
-    assert found["value"]["members"][0]["assignment"] == base64.b64encode(blob).decode()
-    assert [(entry["path"], entry["type"]) for entry in found["embedded"]] == [
+    opened = decoded("__consumer_offsets", key, value)
+    assert opened["value"]["members"][0]["assignment"] == base64.b64encode(blob).decode()
+    assert [(entry["path"], entry["type"]) for entry in opened["embedded"]] == [
         ("value.members[0].subscription", "ConsumerProtocolSubscription"),
         ("value.members[0].assignment", "ConsumerProtocolAssignment"),
     ]
@@ -291,15 +299,15 @@ def test_members_of_a_group_record_are_opened_by_its_protocol() -> None:
 def blobs(body: Any, path: str) -> list[str]:
     """Paths of what a body has of members' metadata and assignments."""
     if isinstance(body, list):
-        return [found for index, item in enumerate(body) for found in blobs(item, f"{path}[{index}]")]
+        return [opened for index, item in enumerate(body) for opened in blobs(item, f"{path}[{index}]")]
     if isinstance(body, dict):
-        return [found for name, item in body.items() for found in blobs(item, f"{path}.{name}")]
+        return [opened for name, item in body.items() for opened in blobs(item, f"{path}.{name}")]
     names = ("metadata", "assignment", "memberMetadata", "memberAssignment")
     return [path] if isinstance(body, str) and body and path.rpartition(".")[2] in names else []
 
 
 def at(body: Any, path: str) -> Any:
-    """What a path as in `members[0].metadata` leads to."""
+    """Follow a path as in `members[0].metadata`."""
     for step in path.replace("[", ".").replace("]", "").split("."):
         body = body[int(step)] if isinstance(body, list) else body[step]
     return body
@@ -331,10 +339,10 @@ def test_every_group_message_of_real_clients_is_opened_to_the_last_byte(name: st
         assert shown.get("embedded", []) == entries
         assert all(base64.b64decode(at(shown, path)) for path in paths)
         for side in ("request", "response"):
-            found = exchange.decoded(side, nodes=True)
+            opened = exchange.decoded(side, nodes=True)
             message = exchange.request_message if side == "request" else exchange.response_message
-            if found is not None and message is not None:
-                check_spans(found.nodes, 0, len(message.data) - 4)
+            if opened is not None and message is not None:
+                check_spans(opened.nodes, 0, len(message.data) - 4)
     assert counts == expected
 
 
@@ -359,10 +367,10 @@ def test_a_tombstone_has_a_value_of_null() -> None:
 def test_the_first_key_format_may_have_a_value_of_any_version() -> None:
     key = coordinator_key("__consumer_offsets", 0, COMMIT)
     old = {"offset": 7, "metadata": "", "commitTimestamp": 9}
-    found = decoded("__consumer_offsets", key, prefixed("LegacyOffsetCommitValue", 0, old))
-    assert (found["type"], found["value"]) == ("LegacyOffsetCommit", old)
-    found = decoded("__consumer_offsets", key, prefixed("OffsetCommitValue", 3, OFFSET))
-    assert (found["type"], found["version"], found["value"]) == ("LegacyOffsetCommit", 3, OFFSET)
+    opened = decoded("__consumer_offsets", key, prefixed("LegacyOffsetCommitValue", 0, old))
+    assert (opened["type"], opened["value"]) == ("LegacyOffsetCommit", old)
+    opened = decoded("__consumer_offsets", key, prefixed("OffsetCommitValue", 3, OFFSET))
+    assert (opened["type"], opened["version"], opened["value"]) == ("LegacyOffsetCommit", 3, OFFSET)
 
 
 def test_records_of_other_topics_are_not_decoded() -> None:
@@ -385,9 +393,9 @@ def test_records_of_other_topics_are_not_decoded() -> None:
     ],
 )
 def test_what_cannot_be_decoded_says_why(topic: str, key: bytes | None, value: bytes, reason: str) -> None:
-    found = decoded(topic, key, value)
-    assert found["reason"] == reason
-    assert found["value"] is None
+    opened = decoded(topic, key, value)
+    assert opened["reason"] == reason
+    assert opened["value"] is None
 
 
 def test_secrets_of_metadata_records_are_lengths() -> None:
@@ -443,22 +451,22 @@ def test_the_end_of_a_transaction() -> None:
 def test_every_control_record_that_kafka_defines() -> None:
     seen = set()
     for number, (name, definition) in embedded.CONTROL_TYPES.items():
-        for one in golden.data():
-            if one.name == definition and name != "abort":
+        for message in golden.data():
+            if message.name == definition and name != "abort":
                 # The version is KRaft's first field; what lies there in golden data is arbitrary.
-                prefix = one.version.to_bytes(2, "big")
-                value = prefix + (one.data if definition == "EndTxnMarker" else one.data[2:])
-                found = decoded("any", control_key(number), value, control=True)
-                body = one.body if definition == "EndTxnMarker" else {**one.body, "version": one.version}
-                assert (found["type"], found["version"], found["value"]) == (name, one.version, body)
-                seen.add((name, one.version))
+                prefix = message.version.to_bytes(2, "big")
+                value = prefix + (message.data if definition == "EndTxnMarker" else message.data[2:])
+                opened = decoded("any", control_key(number), value, control=True)
+                body = message.body if definition == "EndTxnMarker" else {**message.body, "version": message.version}
+                assert (opened["type"], opened["version"], opened["value"]) == (name, message.version, body)
+                seen.add((name, message.version))
     assert len(seen) == 7
 
 
 def test_control_records_that_are_not_known() -> None:
-    found = decoded("t", control_key(77), b"abc", control=True)
-    assert found["type"] == "UNKNOWN_77"
-    assert found["reason"] == "value: unknown control record type 77"
+    opened = decoded("t", control_key(77), b"abc", control=True)
+    assert opened["type"] == "UNKNOWN_77"
+    assert opened["reason"] == "value: unknown control record type 77"
     assert decoded("t", None, b"abc", control=True)["reason"] == "value: a control record without a key"
     assert decoded("t", b"\x00", b"abc", control=True)["value"] is None
     assert decoded("t", control_key(2), b"\x00", control=True)["reason"].endswith("no room for a version")
@@ -486,7 +494,7 @@ def damaged(data: bytes, source: random.Random) -> bytes:
 
 def test_hostile_bytes_give_a_reason_never_an_exception() -> None:
     source = random.Random(5)
-    blobs = [one.data for one in golden.data()] + [one.data for one in golden.by_hand()]
+    blobs = [message.data for message in golden.data()] + [message.data for message in golden.by_hand()]
     topics = [*schema.TOPICS, "orders"]
     assignors = ("sticky", "cooperative-sticky", "stream", None)
     for _ in range(6000):
@@ -498,8 +506,8 @@ def test_hostile_bytes_give_a_reason_never_an_exception() -> None:
             for control in (False, True):
                 text = decode_record(topic, key, value, control=control)
                 if text is not None:
-                    found = json.loads(text)
-                    assert found["value"] is not None or "reason" in found
+                    parsed = json.loads(text)
+                    assert parsed["value"] is not None or "reason" in parsed
             for start, end in embedded.record_secrets(topic, key, value):
                 assert 0 <= start < end <= len(value)
         for role in (METADATA, ASSIGNMENT):
@@ -522,15 +530,15 @@ def test_a_blob_that_claims_endless_elements_is_refused_at_once() -> None:
 
 def test_messages_with_hostile_blobs_are_shown() -> None:
     source = random.Random(6)
-    blobs = [one.data for one in golden.data() if one.name.startswith("Consumer")]
+    blobs = [message.data for message in golden.data() if message.name.startswith("Consumer")]
     for _ in range(300):
         members = [{"memberId": "m", "metadata": damaged(source.choice(blobs), source)} for _ in range(3)]
         protocol_type = source.choice(("consumer", "connect", None))
         body = {"protocolName": "sticky", "protocolType": protocol_type, "members": members}
         frame = encoding.encode_response(11, 7, 7, body)
-        nodes, found = embedded.in_message(tree.decode_response(frame, 11, 7, tree=True), {"protocolType": None})
+        nodes, opened = embedded.in_message(tree.decode_response(frame, 11, 7, tree=True), {"protocolType": None})
         check_spans(nodes, 0, len(frame))
-        for entry in embedded.listed(found):
+        for entry in embedded.listed(opened):
             assert entry["value"] is not None or entry["reason"]
     assert (embedded.has_embedded(11, REQUEST), embedded.has_embedded(3, RESPONSE)) == (True, False)
 
@@ -567,16 +575,16 @@ def test_what_ends_inside_a_field_is_no_value() -> None:
 @pytest.mark.parametrize("name", ["zoo-kafka-go-0.4.51-on-4.3", "zoo-kafkajs-1.4.5-on-2.8", "zoo-pykafka-2.8-on-2.8"])
 def test_members_of_other_makes(name: str) -> None:
     """And what JoinGroup said of the group holds for SyncGroup, which did not say it yet."""
-    found = [
+    opened = [
         (exchange.api, entry)
         for exchange in analyzer.exchanges(capture_files(real_folder(name))[0])
         if exchange.api in ("JoinGroup", "SyncGroup")
         for entry in exchange.embedded()
         if not entry["path"].endswith("userData")
     ]
-    assert {entry["type"] for _, entry in found} == {"ConsumerProtocolSubscription", "ConsumerProtocolAssignment"}
-    assert all(entry["value"] for _, entry in found)
-    assert not any("by_content" in entry for _, entry in found)
+    assert {entry["type"] for _, entry in opened} == {"ConsumerProtocolSubscription", "ConsumerProtocolAssignment"}
+    assert all(entry["value"] for _, entry in opened)
+    assert not any("by_content" in entry for _, entry in opened)
 
 
 def test_what_a_group_said_is_kept_by_group() -> None:

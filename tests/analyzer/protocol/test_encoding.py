@@ -52,20 +52,22 @@ def round_trips(bodies: st.SearchStrategy[dict[str, Any]], api_key: int, version
 
 def test_kafkas_own_bytes_come_back_bit_for_bit() -> None:
     """Decoded exactly and encoded again: unknown tagged fields, records and secrets included."""
-    for one in golden.every():
-        body = tree.decode_message(one.data, one.api_key, one.version, one.direction, exact=True).body
-        assert body is not None, str(one)
-        assert encode_message(body, one.api_key, one.version, one.direction) == one.data, str(one)
+    for message in golden.every():
+        body = tree.decode_message(message.data, message.api_key, message.version, message.direction, exact=True).body
+        assert body is not None, str(message)
+        assert encode_message(body, message.api_key, message.version, message.direction) == message.data, str(message)
 
 
 def test_kafkas_own_json_encodes_to_kafkas_own_bytes() -> None:
     """Where the JSON says all: it leaves out records and unknown tagged fields. (4.4.0: names are today's.)"""
     compared = 0
-    for one in golden.golden("4.4.0"):
-        exact = tree.decode_message(one.data, one.api_key, one.version, one.direction, exact=True).body
+    for message in golden.golden("4.4.0"):
+        exact = tree.decode_message(message.data, message.api_key, message.version, message.direction, exact=True).body
         unknown = golden.contains(exact, lambda key, _: key == tree.UNKNOWN_TAGS)
-        if not unknown and not golden.contains(one.body, lambda key, _: key.endswith("SizeInBytes")):
-            assert encode_message(one.body, one.api_key, one.version, one.direction) == one.data, str(one)
+        if not unknown and not golden.contains(message.body, lambda key, _: key.endswith("SizeInBytes")):
+            assert encode_message(message.body, message.api_key, message.version, message.direction) == message.data, (
+                str(message)
+            )
             compared += 1
     assert compared > 2000
 
@@ -73,19 +75,19 @@ def test_kafkas_own_json_encodes_to_kafkas_own_bytes() -> None:
 def test_the_decoders_tape_is_the_encoders_input() -> None:
     loaded = program.load()
     stack = np.zeros((program.STACK_DEPTH, 3), np.int64)
-    for one in list(golden.every())[::7]:
-        buffer = np.frombuffer(bytearray(one.data + b"!"), np.uint8)
+    for message in list(golden.every())[::7]:
+        buffer = np.frombuffer(bytearray(message.data + b"!"), np.uint8)
         tape = np.zeros((4096, 5), np.int64)
-        pc = int(loaded.start[one.direction, one.api_key, one.version])
+        pc = int(loaded.start[message.direction, message.api_key, message.version])
         _, used, _, _ = decoding.decode(
-            buffer, 0, len(one.data), pc, *loaded.arrays, loaded.everything(), tape, 0, 0, stack
+            buffer, 0, len(message.data), pc, *loaded.arrays, loaded.everything(), tape, 0, 0, stack
         )
-        out = np.zeros(32 * (int(used) + 1) + len(one.data), np.uint8)
+        out = np.zeros(32 * (int(used) + 1) + len(message.data), np.uint8)
         for encode in (encoding.encode, golden.interpreted(encoding.encode)):
             out[:] = 0
             at, rows, status = encode(tape[:used], buffer, pc, *loaded.arrays, out, 0, stack)
-            assert (int(rows), int(status)) == (int(used), encoding.OK), str(one)
-            assert out[:at].tobytes() == one.data
+            assert (int(rows), int(status)) == (int(used), encoding.OK), str(message)
+            assert out[:at].tobytes() == message.data
 
 
 def test_too_little_room_and_wrong_rows_are_statuses() -> None:
@@ -120,16 +122,16 @@ def test_too_little_room_and_wrong_rows_are_statuses() -> None:
 
 def test_small_messages_are_encoded_as_large_ones_are(monkeypatch: pytest.MonkeyPatch) -> None:
     bodies = []
-    for one in golden.golden(golden.RELEASES[-1]):
-        exact = tree.decode_message(one.data, one.api_key, one.version, one.direction, exact=True).body
+    for message in golden.golden(golden.RELEASES[-1]):
+        exact = tree.decode_message(message.data, message.api_key, message.version, message.direction, exact=True).body
         assert exact is not None
-        bodies.append((exact, one.api_key, one.version, one.direction))
+        bodies.append((exact, message.api_key, message.version, message.direction))
     for count in (encoding._SMALL_ROWS // 2, encoding._SMALL_ROWS, encoding._SMALL_BYTES):
         topics = [{"name": "t" * 20, "partitionIndexes": list(range(count))}]
         bodies.append(({"groupId": "g", "topics": topics}, api_keys.OFFSET_FETCH, 1, REQUEST))
-    small = [encode_message(*one) for one in bodies]
+    small = [encode_message(*message) for message in bodies]
     monkeypatch.setattr(encoding, "_SMALL_ROWS", 0)
-    assert small == [encode_message(*one) for one in bodies]
+    assert small == [encode_message(*message) for message in bodies]
 
 
 def test_absent_fields_take_their_defaults() -> None:

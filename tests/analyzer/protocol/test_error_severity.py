@@ -14,7 +14,9 @@ from analyzer.protocol.error_severity import judge
 def test_every_error_of_the_enum_is_judged_once() -> None:
     usual = [judgement.code for judgement in error_severity.judgements() if judgement.api is None]
     assert sorted(usual) == sorted(set(errors.errors()) - {errors.NONE})
-    assert len(error_severity.judgements()) == len({(one.code, one.api) for one in error_severity.judgements()})
+    assert len(error_severity.judgements()) == len(
+        {(message.code, message.api) for message in error_severity.judgements()}
+    )
 
 
 def test_lines_name_the_error_as_kafka_does_and_apis_that_there_are() -> None:
@@ -26,7 +28,9 @@ def test_lines_name_the_error_as_kafka_does_and_apis_that_there_are() -> None:
     assert {api for row in rows for api in row.get("apis", {})} <= {api.name for api in schema.apis()}
 
 
-@pytest.mark.parametrize("judgement", error_severity.judgements(), ids=lambda one: f"{errors.name(one.code)}-{one.api}")
+@pytest.mark.parametrize(
+    "judgement", error_severity.judgements(), ids=lambda message: f"{errors.name(message.code)}-{message.api}"
+)
 def test_a_judgement_has_its_grace_and_a_sentence(judgement: error_severity.Judgement) -> None:
     assert judgement.kind in error_severity.GRACE
     assert (judgement.kind == "bad") == (judgement.grace_s == 0)

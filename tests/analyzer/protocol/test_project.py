@@ -266,21 +266,21 @@ PARTITIONS = "topicData[].partitionData[]"
 def test_elements_know_their_outer_element_and_columns_are_aligned_with_them() -> None:
     frames = [produce(7, {"a": [1, 2], "b": []}), produce(13, {"c": [3]}), produce(9, {"d": [4, 5], "e": [6]})]
     messages = Messages.from_frames(frames)
-    found = project.project(messages, 0, REQUEST, [NAME, ID, INDEX, RECORDS, "acks"])
-    assert found.column("acks").value.tolist() == [1, 1, 1]
-    assert found.elements["topicData[]"].message.tolist() == [0, 0, 1, 2, 2]
-    assert found.elements[PARTITIONS].parent.tolist() == [0, 0, 2, 3, 3, 4]
-    assert found.elements[PARTITIONS].message.tolist() == [0, 0, 1, 2, 2, 2]
-    assert found.column(INDEX).value.tolist() == [1, 2, 3, 4, 5, 6]
-    assert found.column(NAME).length.tolist() == [1, 1, -1, 1, 1]
-    assert found.column(NAME).present.tolist() == [True, True, False, True, True]
-    assert found.column(NAME).filled(-7).tolist() == [1, 1, -7, 1, 1]
-    topics = found.column(NAME).otherwise(found.column(ID))
+    projection = project.project(messages, 0, REQUEST, [NAME, ID, INDEX, RECORDS, "acks"])
+    assert projection.column("acks").value.tolist() == [1, 1, 1]
+    assert projection.elements["topicData[]"].message.tolist() == [0, 0, 1, 2, 2]
+    assert projection.elements[PARTITIONS].parent.tolist() == [0, 0, 2, 3, 3, 4]
+    assert projection.elements[PARTITIONS].message.tolist() == [0, 0, 1, 2, 2, 2]
+    assert projection.column(INDEX).value.tolist() == [1, 2, 3, 4, 5, 6]
+    assert projection.column(NAME).length.tolist() == [1, 1, -1, 1, 1]
+    assert projection.column(NAME).present.tolist() == [True, True, False, True, True]
+    assert projection.column(NAME).filled(-7).tolist() == [1, 1, -7, 1, 1]
+    topics = projection.column(NAME).otherwise(projection.column(ID))
     assert messages.buffer[topics.position].tobytes() == b"abcde"
-    below = found.column(NAME, below=PARTITIONS).otherwise(found.column(ID, below=PARTITIONS))
+    below = projection.column(NAME, below=PARTITIONS).otherwise(projection.column(ID, below=PARTITIONS))
     assert messages.buffer[below.position].tobytes() == b"aacdde"
-    assert messages.buffer[found.column(RECORDS).position].tolist() == [1, 2, 3, 4, 5, 6]
-    assert found.column("acks", below=PARTITIONS).value.tolist() == [1] * 6
+    assert messages.buffer[projection.column(RECORDS).position].tolist() == [1, 2, 3, 4, 5, 6]
+    assert projection.column("acks", below=PARTITIONS).value.tolist() == [1] * 6
 
 
 def test_only_wanted_messages_of_the_api_are_decoded() -> None:
@@ -288,10 +288,10 @@ def test_only_wanted_messages_of_the_api_are_decoded() -> None:
     lies = (metadata(1), 0, 7, REQUEST)
     frames = [produce(7, {"a": [1]}), other, lies, produce(7, {"b": [2]}), produce(7, {"c": [3]})]
     wanted = np.array([True, True, True, False, True])
-    found = project.project(Messages.from_frames(frames), 0, REQUEST, [INDEX], wanted)
-    assert found.decoded.tolist() == [True, False, False, False, True]
-    assert found.elements[PARTITIONS].message.tolist() == [0, 4]
-    assert found.column(INDEX).value.tolist() == [1, 3]
+    projection = project.project(Messages.from_frames(frames), 0, REQUEST, [INDEX], wanted)
+    assert projection.decoded.tolist() == [True, False, False, False, True]
+    assert projection.elements[PARTITIONS].message.tolist() == [0, 4]
+    assert projection.column(INDEX).value.tolist() == [1, 3]
     nothing = project.project(Messages.from_frames([]), 0, REQUEST, [INDEX])
     assert not len(nothing.column(INDEX).value)
 
@@ -305,10 +305,10 @@ def test_a_field_that_no_version_has_is_an_error(path: str) -> None:
 def test_primitive_elements_are_rows() -> None:
     bodies: list[dict[str, Any]] = [{"groupsNames": ["a", "bc"]}, {"groupsNames": []}, {"groupsNames": ["d"]}]
     frames = [(encode_request(42, 2, 1, "c", body), 42, 2, REQUEST) for body in bodies]
-    found = project.project(Messages.from_frames(frames), 42, REQUEST, ["groupsNames[]", "groupsNames"])
-    assert found.column("groupsNames").value.tolist() == [2, 0, 1]
-    assert found.elements["groupsNames[]"].parent.tolist() == [0, 0, 2]
-    assert found.column("groupsNames[]").length.tolist() == [1, 2, 1]
+    projection = project.project(Messages.from_frames(frames), 42, REQUEST, ["groupsNames[]", "groupsNames"])
+    assert projection.column("groupsNames").value.tolist() == [2, 0, 1]
+    assert projection.elements["groupsNames[]"].parent.tolist() == [0, 0, 2]
+    assert projection.column("groupsNames[]").length.tolist() == [1, 2, 1]
 
 
 def test_every_field_of_every_layout_can_be_asked_for() -> None:

@@ -28,25 +28,25 @@ def test_versions_start_at_0_without_holes_and_responses_have_those_of_requests(
 
 
 def test_the_union_is_what_kafka_itself_can_write() -> None:
-    ours = {(api_key, direction, version) for api_key, version, direction, _ in schema.layouts()}
+    layouts = {(api_key, direction, version) for api_key, version, direction, _ in schema.layouts()}
     by_release = {
-        release: {(one.api_key, one.direction, one.version) for one in golden.golden(release)}
+        release: {(message.api_key, message.direction, message.version) for message in golden.golden(release)}
         for release in golden.RELEASES
     }
     assert {release: len(keys) for release, keys in by_release.items()} == {"3.9.2": 646, "4.4.0": 618}
-    assert ours == by_release["3.9.2"] | by_release["4.4.0"]
+    assert layouts == by_release["3.9.2"] | by_release["4.4.0"]
 
 
 def test_every_record_of_internal_topics_has_its_definitions() -> None:
     types = {topic: schema.record_types(topic) for topic in schema.TOPICS}
-    assert {topic: sorted(found) for topic, found in types.items()} == {
+    assert {topic: sorted(definitions) for topic, definitions in types.items()} == {
         "__consumer_offsets": [*range(9), *range(10, 18), *range(19, 24)],  # 9 and 18 were never released
         "__transaction_state": [0],
         "__share_group_state": [0, 1],
         # 6, 13 and 16 were gone before the first release that was not a preview
         "__cluster_metadata": [*range(6), *range(7, 13), 14, 15, *range(17, 30)],
     }
-    names = {name for found in types.values() for pair in found.values() for name in pair if name}
+    names = {name for definitions in types.values() for pair in definitions.values() for name in pair if name}
     assert len(names) == 44 + 2 + 4 + 27
     for name in names:
         assert schema.data_layout(name, 0) is not None, name
@@ -132,29 +132,29 @@ def test_response_header_versions(api_key: int, version: int, header: int) -> No
 
 
 def _every_field() -> dict[tuple[int, int, str], schema.Field]:
-    found: dict[tuple[int, int, str], schema.Field] = {}
+    by_path: dict[tuple[int, int, str], schema.Field] = {}
 
     def walk(api_key: int, direction: int, fields: tuple[schema.Field, ...]) -> None:
         for item in fields:
-            found.setdefault((api_key, direction, item.path), item)
+            by_path.setdefault((api_key, direction, item.path), item)
             walk(api_key, direction, item.fields)
 
     for api_key, _, direction, layout in schema.layouts():
         walk(api_key, direction, layout.fields)
-    return found
+    return by_path
 
 
 def _every_data_field() -> dict[str, schema.Field]:
-    found: dict[str, schema.Field] = {}
+    by_path: dict[str, schema.Field] = {}
 
     def walk(name: str, fields: tuple[schema.Field, ...]) -> None:
         for item in fields:
-            found.setdefault(f"{name}.{item.path}", item)
+            by_path.setdefault(f"{name}.{item.path}", item)
             walk(name, item.fields)
 
     for name, _, layout in schema.data_layouts():
         walk(name, layout.fields)
-    return found
+    return by_path
 
 
 def test_every_secret_field_exists_and_a_config_value_has_its_name_before_it() -> None:
@@ -202,14 +202,14 @@ def test_no_field_that_sounds_secret_was_forgotten() -> None:
 
 def test_every_key_value_pair_of_strings_is_either_a_config_or_known_not_to_be() -> None:
     fields = _every_field()
-    found = set()
+    definitions = set()
     for (api_key, direction, path), item in fields.items():
         parent, _, name = path.rpartition(".")
         has_name = any((api_key, direction, f"{parent}.{other}") in fields for other in ("name", "key", "configName"))
         if name == "value" and item.kind == "string" and has_name and item.secret != "by_name":
-            found.add((schema.api_name(api_key), direction, path))
+            definitions.add((schema.api_name(api_key), direction, path))
     # The tags that a streams application gives its instances, for rack-aware assignment.
-    assert found == {
+    assert definitions == {
         ("StreamsGroupHeartbeat", REQUEST, "clientTags.value"),
         ("StreamsGroupDescribe", RESPONSE, "groups.members.clientTags.value"),
     }

@@ -26,29 +26,31 @@ RENAMED = {
 }
 
 
-def equal(ours: Any, kafkas: Any, renamed: dict[str, str]) -> bool:
+def equal(body: Any, kafkas: Any, renamed: dict[str, str]) -> bool:
     """Is our body Kafka's JSON, but for secrets (of the same length) and new names?"""
-    if isinstance(kafkas, dict) and isinstance(ours, dict):
-        theirs = {renamed.get(key, key): value for key, value in kafkas.items()}
-        return ours.keys() == theirs.keys() and all(equal(ours[key], theirs[key], renamed) for key in ours)
-    if isinstance(kafkas, list) and isinstance(ours, list):
-        return len(ours) == len(kafkas) and all(equal(a, b, renamed) for a, b in zip(ours, kafkas, strict=True))
-    if golden.is_redacted(ours) and isinstance(kafkas, str):
-        return bool(ours[tree.REDACTED] in (len(base64.b64decode(kafkas + "==")), len(kafkas.encode())))
-    return type(ours) is type(kafkas) and bool(ours == kafkas)
+    if isinstance(kafkas, dict) and isinstance(body, dict):
+        expected = {renamed.get(key, key): value for key, value in kafkas.items()}
+        return body.keys() == expected.keys() and all(equal(body[key], expected[key], renamed) for key in body)
+    if isinstance(kafkas, list) and isinstance(body, list):
+        return len(body) == len(kafkas) and all(equal(a, b, renamed) for a, b in zip(body, kafkas, strict=True))
+    if golden.is_redacted(body) and isinstance(kafkas, str):
+        return bool(body[tree.REDACTED] in (len(base64.b64decode(kafkas + "==")), len(kafkas.encode())))
+    return type(body) is type(kafkas) and bool(body == kafkas)
 
 
 @pytest.mark.parametrize("release", golden.RELEASES)
 def test_bodies_are_what_kafkas_json_converters_print(release: str) -> None:
-    for one in golden.golden(release):
-        decoded = decode_message(one.data, one.api_key, one.version, one.direction)
-        assert (decoded.reason, decoded.end) == (None, len(one.data)), str(one)
+    for message in golden.golden(release):
+        decoded = decode_message(message.data, message.api_key, message.version, message.direction)
+        assert (decoded.reason, decoded.end) == (None, len(message.data)), str(message)
         renamed = {}
         if release == "3.9.2":
             renamed = {
-                old: new for (key, way, old), new in RENAMED.items() if (key, way) == (one.api_key, one.direction)
+                old: new
+                for (key, way, old), new in RENAMED.items()
+                if (key, way) == (message.api_key, message.direction)
             }
-        assert equal(decoded.body, one.body, renamed), f"{one}\n{json.dumps(decoded.body)}\n{one.json}"
+        assert equal(decoded.body, message.body, renamed), f"{message}\n{json.dumps(decoded.body)}\n{message.json}"
         json.dumps(decoded.body, allow_nan=False)
 
 
@@ -119,21 +121,23 @@ def test_hostile_bytes_never_raise() -> None:
     generator = random.Random(21)
     chosen = list(golden.every())
     generator.shuffle(chosen)
-    for one in chosen[:400]:
+    for message in chosen[:400]:
         for _ in range(4):
-            data = bytearray(one.data)
+            data = bytearray(message.data)
             for _ in range(generator.randrange(1, 4)):
                 if data:
                     data[generator.randrange(len(data))] = generator.randrange(256)
             cut = bytes(data[: generator.randrange(len(data) + 1)] if generator.random() < 0.3 else data)
             for exact in (False, True):
-                decoded = decode_message(cut, one.api_key, one.version, one.direction, tree=True, exact=exact)
+                decoded = decode_message(
+                    cut, message.api_key, message.version, message.direction, tree=True, exact=exact
+                )
                 assert (decoded.body is None) == (decoded.status != decoding.OK)
                 assert (decoded.reason is None) == (decoded.status == decoding.OK and decoded.end == len(cut))
                 check_spans(decoded.nodes, 0, len(cut))
-            tree.secret_spans(cut, one.api_key, one.version, one.direction)
+            tree.secret_spans(cut, message.api_key, message.version, message.direction)
             tree.decode_request(cut, tree=True)
-            tree.decode_response(cut, one.api_key, one.version, tree=True)
+            tree.decode_response(cut, message.api_key, message.version, tree=True)
 
 
 # --- the tree ---------------------------------------------------------------------------------------------------------
@@ -185,14 +189,14 @@ def test_a_tree_has_every_field_with_its_bytes() -> None:
 
 @pytest.mark.parametrize("release", golden.RELEASES)
 def test_nodes_are_nested_and_cover_the_message(release: str) -> None:
-    for one in golden.golden(release):
-        nodes = decode_message(one.data, one.api_key, one.version, one.direction, tree=True).nodes
-        check_spans(nodes, 0, len(one.data))
+    for message in golden.golden(release):
+        nodes = decode_message(message.data, message.api_key, message.version, message.direction, tree=True).nodes
+        check_spans(nodes, 0, len(message.data))
         # What no leaf covers are lengths of arrays, markers of structs and counts of tags: no byte of a value.
         covered = sum(leaf.end - leaf.start for leaf in leaves(nodes))
-        assert covered <= len(one.data)
-        if nodes and not schema.layout(one.api_key, one.version, one.direction).flexible:  # type: ignore[union-attr]
-            assert nodes[-1].end == len(one.data)
+        assert covered <= len(message.data)
+        if nodes and not schema.layout(message.api_key, message.version, message.direction).flexible:  # type: ignore[union-attr]
+            assert nodes[-1].end == len(message.data)
 
 
 def test_the_trees_values_are_the_bodys() -> None:
@@ -210,15 +214,15 @@ def test_the_trees_values_are_the_bodys() -> None:
             else:
                 yield node
 
-    for one in list(golden.every())[::5]:
-        decoded = decode_message(one.data, one.api_key, one.version, one.direction, tree=True)
-        if golden.contains(one.body, lambda key, _: key.endswith("SizeInBytes") or key == "records"):
+    for message in list(golden.every())[::5]:
+        decoded = decode_message(message.data, message.api_key, message.version, message.direction, tree=True)
+        if golden.contains(message.body, lambda key, _: key.endswith("SizeInBytes") or key == "records"):
             continue
-        root = Node("", "struct", None, 0, len(one.data), decoded.nodes)
+        root = Node("", "struct", None, 0, len(message.data), decoded.nodes)
         assert body_of(root) == decoded.body or golden.contains(
-            decode_message(one.data, one.api_key, one.version, one.direction, exact=True).body,
+            decode_message(message.data, message.api_key, message.version, message.direction, exact=True).body,
             lambda key, _: key == tree.UNKNOWN_TAGS,
-        ), str(one)
+        ), str(message)
 
 
 def test_a_frame_has_its_headers_nodes_first_and_offsets_in_the_frame() -> None:
@@ -243,9 +247,9 @@ def test_a_frame_has_its_headers_nodes_first_and_offsets_in_the_frame() -> None:
 
 def test_api_versions_answered_by_error_35_is_read_as_version_0() -> None:
     body = {"errorCode": 35, "apiKeys": [{"apiKey": 18, "minVersion": 0, "maxVersion": 3}]}
-    for asked in (1, 3, 4, 99):
+    for version in (1, 3, 4, 99):
         frame = encoding.encode_response(18, 0, 7, body)
-        decoded = tree.decode_response(frame, 18, asked)
+        decoded = tree.decode_response(frame, 18, version)
         assert (decoded.version, decoded.reason) == (0, None)
         assert decoded.body == body
     ordinary = encoding.encode_response(18, 3, 7, {"errorCode": 0, "apiKeys": []})
@@ -374,11 +378,13 @@ def test_an_envelope_is_shown_if_what_is_inside_has_no_secret() -> None:
 
 @pytest.mark.parametrize("release", golden.RELEASES)
 def test_small_messages_are_decoded_as_large_ones_are(release: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    messages = [(one.data, one.api_key, one.version, one.direction) for one in golden.golden(release)]
+    messages = [
+        (message.data, message.api_key, message.version, message.direction) for message in golden.golden(release)
+    ]
     messages += [(data[: len(data) // 2], key, version, way) for data, key, version, way in messages]
-    small = [decode_message(*one, tree=True, exact=True) for one in messages]
+    small = [decode_message(*message, tree=True, exact=True) for message in messages]
     monkeypatch.setattr(layouts, "_SMALL_BYTES", -1)
-    assert small == [decode_message(*one, tree=True, exact=True) for one in messages]
+    assert small == [decode_message(*message, tree=True, exact=True) for message in messages]
 
 
 def test_a_small_message_of_many_fields_needs_a_larger_tape() -> None:
@@ -411,7 +417,7 @@ def test_many_frames_are_decoded_as_each_alone() -> None:
     fields."""
     topics = [{"name": f"topic-{number}"} for number in range(40_000)]
     beat = {"groupId": "g", "generationId": 3, "memberId": "m"}
-    asked: list[tuple[int, int, str | None, Any]] = [
+    requests: list[tuple[int, int, str | None, Any]] = [
         (api_keys.METADATA, 9, "client", {"topics": topics}),
         (api_keys.METADATA, 12, None, {"topics": [{"name": "a\udcff"}, {"name": None}]}),
         (api_keys.METADATA, 4, "", {"topics": None}),
@@ -419,12 +425,16 @@ def test_many_frames_are_decoded_as_each_alone() -> None:
     ]
     whole: list[Frame] = [
         (encoding.encode_request(key, version, 7, client, body), key, version, REQUEST)
-        for key, version, client, body in asked
+        for key, version, client, body in requests
     ]
     answer = {"throttleTimeMs": 1, "errorCode": 27}
     whole.append((encoding.encode_response(api_keys.HEARTBEAT, 4, 7, answer), api_keys.HEARTBEAT, 4, RESPONSE))
-    frames = [(one[0][:cut], *one[1:]) for one in whole[1:] for cut in range(4, len(one[0]))]
-    frames += [*whole, *((one[0] + b"\0", *one[1:]) for one in whole), (whole[0][0], api_keys.METADATA, 99, REQUEST)]
+    frames = [(frame[0][:cut], *frame[1:]) for frame in whole[1:] for cut in range(4, len(frame[0]))]
+    frames += [
+        *whole,
+        *((frame[0] + b"\0", *frame[1:]) for frame in whole),
+        (whole[0][0], api_keys.METADATA, 99, REQUEST),
+    ]
     for frame, body in zip(frames, tree.decode_frames(frames), strict=True):
         data, key, version, direction = frame
         known = layouts.has_layout(key, version, direction)

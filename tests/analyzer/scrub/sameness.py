@@ -1,4 +1,4 @@
-"""What must be the same of a capture and its clean copy: every row of every table but for replaced values."""
+"""Compare a capture with its clean copy: every row of every table but for replaced values."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def tables(path: Path | str, **settings: Any) -> dict[str, list[dict[str, Any]]]
 
 
 def differences(before: dict[str, list[dict[str, Any]]], after: dict[str, list[dict[str, Any]]]) -> list[str]:
-    """What is not the same, a line each."""
-    found = []
+    """List the differences, a line each."""
+    lines = []
     for name, rows in before.items():
         others = after[name]
         if len(rows) != len(others):
-            found.append(f"{name}: {len(rows)} rows became {len(others)}")
+            lines.append(f"{name}: {len(rows)} rows became {len(others)}")
             continue
         if name in ("findings", "readers", "clients", "topic_ids", "brokers"):  # in an order that names decide
             rows, others = (sorted(some, key=_unnamed) for some in (rows, others))
@@ -44,11 +44,11 @@ def differences(before: dict[str, list[dict[str, Any]]], after: dict[str, list[d
             wrong = [i for i, (row, other) in enumerate(zip(rows, others)) if row[column] != other[column]]
             if wrong:
                 i = wrong[0]
-                found.append(
+                lines.append(
                     f"{name}.{column}: {len(wrong)} of {len(rows)}, row {i}: "
                     f"{rows[i][column]!r} became {others[i][column]!r}"
                 )
-    return found
+    return lines
 
 
 def _unnamed(row: dict[str, Any]) -> str:

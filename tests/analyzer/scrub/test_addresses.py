@@ -78,12 +78,12 @@ def test_prefixes_are_preserved_exactly(size: int) -> None:
     addresses = Addresses(b"k" * 32)
     raws = [bytes([10]) + rng.randbytes(size - 1) for _ in range(40)]
     raws += [raw[:-1] + bytes([raw[-1] ^ 1]) for raw in raws]
-    made = [addresses.address(raw) for raw in raws]
-    assert len(set(made)) == len(set(raws))
-    for raw, one in zip(raws[:20], made[:20], strict=True):
-        for other, another in zip(raws, made, strict=True):
-            assert shared(raw, other) == shared(one, another)
-        assert raw != one
+    pseudonyms = [addresses.address(raw) for raw in raws]
+    assert len(set(pseudonyms)) == len(set(raws))
+    for raw, clean in zip(raws[:20], pseudonyms[:20], strict=True):
+        for other, another in zip(raws, pseudonyms, strict=True):
+            assert shared(raw, other) == shared(clean, another)
+        assert raw != clean
 
 
 def test_a_named_address_keeps_its_length_as_text_and_others_keep_their_prefixes() -> None:
@@ -93,13 +93,16 @@ def test_a_named_address_keeps_its_length_as_text_and_others_keep_their_prefixes
         assert addresses.name(text)
     for raw in (bytes([10, 0, 0, 9]), bytes([10, 7, 7, 7])):
         addresses.meet(raw)
-    made = [addresses.literal(text) for text in named]
-    assert all(one is not None and len(one) == len(text) and one != text for one, text in zip(made, named, strict=True))
-    assert len(set(made)) == len(named)
+    pseudonyms = [addresses.literal(text) for text in named]
+    assert all(
+        clean is not None and len(clean) == len(text) and clean != text
+        for clean, text in zip(pseudonyms, named, strict=True)
+    )
+    assert len(set(pseudonyms)) == len(named)
     assert addresses.bent > 0
-    assert str(ipaddress.ip_address(addresses.address(bytes([10, 0, 0, 9])))).encode() == made[0]
+    assert str(ipaddress.ip_address(addresses.address(bytes([10, 0, 0, 9])))).encode() == pseudonyms[0]
     assert addresses.address(bytes([10, 7, 7, 7])) == CryptoPan(_pan_key()).address(bytes([10, 7, 7, 7]))
-    assert made[4].startswith(b"127.")  # type: ignore[union-attr]
+    assert pseudonyms[4].startswith(b"127.")  # type: ignore[union-attr]
     assert addresses.literal(b"::1") == b"::1"
 
 
@@ -119,9 +122,9 @@ def test_what_is_no_address_as_it_is_printed(text: bytes) -> None:
 
 def test_link_layer_addresses_lose_their_vendor_and_keep_their_kind() -> None:
     addresses = Addresses(b"k" * 32)
-    one, group = bytes.fromhex("001b21aabbcc"), bytes.fromhex("01005e000001")
-    assert addresses.link(one) == addresses.link(one) != one
-    assert addresses.link(one)[0] & 3 == 2
+    single, group = bytes.fromhex("001b21aabbcc"), bytes.fromhex("01005e000001")
+    assert addresses.link(single) == addresses.link(single) != single
+    assert addresses.link(single)[0] & 3 == 2
     assert addresses.link(group)[0] & 3 == 3
     assert addresses.link(b"\xff" * 6) == b"\xff" * 6
-    assert Addresses(b"k" * 32, keep=True).link(one) == one
+    assert Addresses(b"k" * 32, keep=True).link(single) == single

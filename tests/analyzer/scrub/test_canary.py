@@ -51,18 +51,18 @@ def value(item: Field, kind: str) -> Any:
 
 
 def body(fields: tuple[Field, ...], flexible: bool, tags: bool) -> dict[str, Any]:
-    made: dict[str, Any] = {}
+    filled: dict[str, Any] = {}
     for item in fields:
         if item.kind == "struct":
-            made[item.name] = body(item.fields, flexible, tags)
+            filled[item.name] = body(item.fields, flexible, tags)
         elif item.kind == "array":
-            one = body(item.fields, flexible, tags) if item.element == "struct" else None
-            made[item.name] = [one if one is not None else value(item, item.element or "") for _ in range(2)]
+            element = body(item.fields, flexible, tags) if item.element == "struct" else None
+            filled[item.name] = [element if element is not None else value(item, item.element or "") for _ in range(2)]
         else:
-            made[item.name] = value(item, item.kind)
+            filled[item.name] = value(item, item.kind)
     if flexible and tags:
-        made[UNKNOWN_TAGS] = {7_777: marker().encode()}
-    return made
+        filled[UNKNOWN_TAGS] = {7_777: marker().encode()}
+    return filled
 
 
 def frames(api_key: int) -> Iterator[Frame]:
@@ -72,11 +72,11 @@ def frames(api_key: int) -> Iterator[Frame]:
         if key != api_key or id(layout) in seen:
             continue
         seen.add(id(layout))
-        said = body(layout.fields, layout.flexible, tags=True)
+        content = body(layout.fields, layout.flexible, tags=True)
         if direction == REQUEST:
-            message = encode_request(key, version, 5, marker(), said, None)
+            message = encode_request(key, version, 5, marker(), content, None)
         else:
-            message = encode_response(key, version, 5, {**said, "errorCode": 0} if key == 18 else said)
+            message = encode_response(key, version, 5, {**content, "errorCode": 0} if key == 18 else content)
         yield Frame(len(message).to_bytes(4, "big") + message, 9, direction == REQUEST, key, version)
 
 
@@ -94,11 +94,11 @@ def cleaned(all_frames: list[Frame], keep: frozenset[str] = frozenset()) -> list
 
 
 def numbers(body: Any) -> Any:
-    """What is neither text nor bytes; lists with their lengths."""
+    """Keep what is neither text nor bytes; lists with their lengths."""
     if isinstance(body, dict):
-        return {name: numbers(one) for name, one in body.items()}
+        return {name: numbers(inner) for name, inner in body.items()}
     if isinstance(body, list):
-        return [numbers(one) for one in body]
+        return [numbers(inner) for inner in body]
     return len(body) if isinstance(body, (str, bytes)) else body
 
 
@@ -109,7 +109,7 @@ def test_no_marker_is_left_in_any_layout(api_key: int) -> None:
     for frame, clean in zip(every, cleaned(every), strict=True):
         assert len(clean) == len(frame.data)
         assert MARK not in clean
-        before, after = (decoded(one, frame) for one in (frame.data, clean))
+        before, after = (decoded(data, frame) for data in (frame.data, clean))
         assert before.reason is None
         assert after.reason is None
         if frame.api_key != 58:  # what an Envelope holds is noise
@@ -130,11 +130,13 @@ def test_the_quick_way_says_what_the_careful_one_says(api_key: int) -> None:
     parts = spans.read(CapturedMessages.from_frames(every))
     called = [careful.parts(frame) for frame in every]
     assert len(parts.begins) == len(every) + 1
-    for i, said in enumerate(called):
+    for i, expected in enumerate(called):
         quick = parts.rows[parts.begins[i] : parts.begins[i + 1]].tolist()
-        assert [(start, end, kind) for start, end, kind, _ in quick] == [part[:3] for part in said if part.kind != KEEP]
+        assert [(start, end, kind) for start, end, kind, _ in quick] == [
+            part[:3] for part in expected if part.kind != KEEP
+        ]
         topics = [spans.topic_names()[topic] for _, _, kind, topic in quick if kind == RECORDS]
-        assert topics == [careful.topic(part.topic) for part in said if part.kind == RECORDS]
+        assert topics == [careful.topic(part.topic) for part in expected if part.kind == RECORDS]
 
 
 def resized(data: bytes) -> bytes:
@@ -152,10 +154,10 @@ def decoded(data: bytes, frame: Frame) -> tree.Decoded:
 def test_formats_inside_bytes_are_understood_and_cleaned(name: str) -> None:
     """Topics of a subscription become the topics that other messages call by those names."""
     for version, layout in schema.data_versions(name):
-        said = body(layout.fields, False, tags=False)
-        said["userData"] = marker().encode()
-        topics = said["topics"] if "topics" in said else [one["topic"] for one in said["assignedPartitions"]]
-        inside = version.to_bytes(2, "big") + encode_data(said, name, version)
+        content = body(layout.fields, False, tags=False)
+        content["userData"] = marker().encode()
+        topics = content["topics"] if "topics" in content else [part["topic"] for part in content["assignedPartitions"]]
+        inside = version.to_bytes(2, "big") + encode_data(content, name, version)
         metadata = encode_request(3, 1, 1, "me", {"topics": [{"name": topic} for topic in topics]})
         joined: dict[str, Any] = {"groupId": "g", "memberId": "m", "protocolType": "consumer"}
         if name.endswith("Subscription"):
@@ -169,12 +171,12 @@ def test_formats_inside_bytes_are_understood_and_cleaned(name: str) -> None:
                 {**joined, "protocolName": "range", "assignments": [{"memberId": "m", "assignment": inside}]},
             )
         both = [
-            Frame(len(one).to_bytes(4, "big") + one, 1, True, key, of)
-            for one, key, of in ((metadata, 3, 1), (message, 11 if name.endswith("Subscription") else 14, 5))
+            Frame(len(part).to_bytes(4, "big") + part, 1, True, key, of)
+            for part, key, of in ((metadata, 3, 1), (message, 11 if name.endswith("Subscription") else 14, 5))
         ]
-        asked, clean = cleaned(both)
-        assert MARK not in asked + clean
-        renamed = [one["name"] for one in tree.decode_request(asked[4:]).body["topics"]]  # type: ignore[index]
+        request, clean = cleaned(both)
+        assert MARK not in request + clean
+        renamed = [part["name"] for part in tree.decode_request(request[4:]).body["topics"]]  # type: ignore[index]
         for topic in renamed:
             assert topic.encode() in clean
         after = tree.decode_request(clean[4:], exact=True).body
@@ -190,9 +192,9 @@ def test_what_is_to_be_kept_is_kept_and_nothing_else(keep: str) -> None:
         0, 9, 1, "the-client", {"topicData": [{"name": "the-topic", "partitionData": [{"index": 0, "records": raw}]}]}
     )
     (clean,) = cleaned([Frame(len(message).to_bytes(4, "big") + message, 1, True, 0, 9)], frozenset([keep]))
-    found = {text for text in (b"the-client", b"the-topic", b"the-key", b"the-value", b"the-header") if text in clean}
+    stayed = {text for text in (b"the-client", b"the-topic", b"the-key", b"the-value", b"the-header") if text in clean}
     assert (
-        found
+        stayed
         == {
             "names": {b"the-client", b"the-topic", b"the-header"},
             "ids": set(),
@@ -204,15 +206,15 @@ def test_what_is_to_be_kept_is_kept_and_nothing_else(keep: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_side", "api_key", "version", "kept"),
+    ("request_side", "api_key", "version", "head"),
     [(True, NULL, NULL, 4), (False, NULL, NULL, 8), (True, 3, 99, 12), (True, 300, 1, 12), (True, 3, 30_000, 4)],
 )
 def test_of_what_nobody_can_read_hardly_a_number_stays(
-    request_side: bool, api_key: int, version: int, kept: int
+    request_side: bool, api_key: int, version: int, head: int
 ) -> None:
     data = (40).to_bytes(4, "big") + MARK * 6 + b"more"
     (clean,) = cleaned([Frame(data, 1, request_side, api_key, version)])
-    assert clean == data[:kept] + b"\xff" * (len(data) - kept)
+    assert clean == data[:head] + b"\xff" * (len(data) - head)
 
 
 def test_what_is_cut_off_inside_is_blank_from_there() -> None:

@@ -44,21 +44,21 @@ OPENED: dict[str, tuple[int, bytes, Callable[[bytes], bytes]]] = {
 def test_any_size_that_is_reached_is_exact_and_opens(form: str) -> None:
     codec, before, opened = OPENED[form]
     rng = random.Random(form)
-    reached = asked = 0
+    reached = tried = 0
     for length in (1, 9, 60, 61, 70, 300, 3000, 70_000):
         content = (rng.randbytes(length // 3) + bytes(length))[:length]
         least = -fitted(codec, content, 0, before)[1]
         for more in (*range(12), 15, 40, 70, 255, 300, length // 2, length):
-            asked += 1
-            made, left = fitted(codec, content, least + more, before)
+            tried += 1
+            packed, left = fitted(codec, content, least + more, before)
             assert left == more
-            if made is None:
+            if packed is None:
                 continue
             reached += 1
-            assert len(made) == least + more
-            assert opened(made) == content
+            assert len(packed) == least + more
+            assert opened(packed) == content
             scratch = codecs.Scratch()
-            assert codecs.decompress(codec, memoryview(made), 1 << 20, scratch) == length
+            assert codecs.decompress(codec, memoryview(packed), 1 << 20, scratch) == length
             assert scratch.data[:length].tobytes() == content
         less, left = fitted(codec, content, least - 1, before)
         assert left == -1
@@ -66,4 +66,4 @@ def test_any_size_that_is_reached_is_exact_and_opens(form: str) -> None:
     stored = lz4.frame.compress(b"1234567", store_size=False, content_checksum=True)
     if form == "lz4":  # a block as it is, which clients write where it would not be smaller
         assert lz4.frame.decompress(fitted(codec, b"abcdefg", len(stored), b"")[0]) == b"abcdefg"
-    assert reached > asked * {"lz4": 0.4}.get(form, 0.8)
+    assert reached > tried * {"lz4": 0.4}.get(form, 0.8)

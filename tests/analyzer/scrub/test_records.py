@@ -46,12 +46,12 @@ def rows(count: int, seed: int) -> list[tuple[bytes | None, bytes | None, list[t
     """Keys that come again, values as applications write them, nulls and headers."""
     rng = random.Random(seed)
     words = [MARK + rng.randbytes(3).hex().encode() for _ in range(30)]
-    found: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]] = []
+    records: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]] = []
     for i in range(count):
         key = None if i % 7 == 6 else MARK + bytes([i % 5])
         value = None if i % 11 == 10 else b'{"name": "' + b" ".join(rng.choices(words, k=rng.randint(1, 12))) + b'"}'
-        found.append((key, value, [("canary-Header", MARK), ("n", None)] if i % 3 == 0 else []))
-    return found
+        records.append((key, value, [("canary-Header", MARK), ("n", None)] if i % 3 == 0 else []))
+    return records
 
 
 def written(magic: int, codec: int, count: int) -> bytes:
@@ -66,17 +66,17 @@ def written(magic: int, codec: int, count: int) -> bytes:
     return bytes(old.build())
 
 
-def shape(found: Opened) -> list[list[int]]:
+def shape(records: Opened) -> list[list[int]]:
     sizes = [
         [
-            one.offset,
-            one.timestamp,
-            *(-1 if part is None else len(part) for part in (one.key, one.value)),
-            *(-1 if part is None else len(part) for header in one.headers for part in header),
+            record.offset,
+            record.timestamp,
+            *(-1 if part is None else len(part) for part in (record.key, record.value)),
+            *(-1 if part is None else len(part) for header in record.headers for part in header),
         ]
-        for one in found.records
+        for record in records.records
     ]
-    return found.table[list(SHAPE)].T.tolist() + sizes  # type: ignore[no-any-return]
+    return records.table[list(SHAPE)].T.tolist() + sizes  # type: ignore[no-any-return]
 
 
 CASES = [
@@ -95,15 +95,15 @@ def test_batches_keep_their_shape_and_lose_their_content(magic: int, codec: int,
     clean = records.scrub(data, "orders")
     before, after = opened(data), opened(clean)
     assert MARK not in clean
-    assert all(MARK not in part for one in after.records for part in (one.key or b"", one.value or b""))
-    assert all(MARK not in (part or b"") for one in after.records for header in one.headers for part in header)
-    assert b"canary" not in b"".join(name for one in after.records for name, _ in one.headers)
+    assert all(MARK not in part for record in after.records for part in (record.key or b"", record.value or b""))
+    assert all(MARK not in (part or b"") for record in after.records for header in record.headers for part in header)
+    assert b"canary" not in b"".join(name for record in after.records for name, _ in record.headers)
     assert shape(after) == shape(before)
     assert records.report.lost_batches == 0
     assert records.report.records == len(before.records)
     if count > 1 and codec not in (b.LZ4,):  # where keys are zeros nothing else fitted
-        pairs = {(one.key, other.key) for one, other in zip(before.records, after.records, strict=True)}
-        assert len(pairs) == len({one for one, _ in pairs}) == len({other for _, other in pairs})
+        pairs = {(record.key, other.key) for record, other in zip(before.records, after.records, strict=True)}
+        assert len(pairs) == len({record for record, _ in pairs}) == len({other for _, other in pairs})
 
 
 def test_wrong_checksums_stay_wrong_and_cut_batches_stay_cut() -> None:
@@ -129,7 +129,9 @@ def test_damaged_sets_leak_nothing_and_break_nothing(seed: int) -> None:
     clean = scrubber().scrub(bytes(data), "orders")
     assert len(clean) == len(data)
     assert MARK not in clean
-    assert all(MARK not in part for one in opened(clean).records for part in (one.key or b"", one.value or b""))
+    assert all(
+        MARK not in part for record in opened(clean).records for part in (record.key or b"", record.value or b"")
+    )
 
 
 def test_markers_of_transactions_stay() -> None:
@@ -149,15 +151,15 @@ def test_records_of_internal_topics_become_those_of_other_groups() -> None:
     value = bytes.fromhex("0003 0000000000000007 00000001 0004") + b"meta" + bytes.fromhex("0000018000000000")
     content = Content(b"k" * 32, frozenset())
     clean = content.records.scrub(batch([record(0, key, value)]), "__consumer_offsets")
-    (one,) = opened(clean).records
+    (cleaned,) = opened(clean).records
     names = content.pseudonyms
-    assert one.key == key.replace(b"group", names.text(b"group")).replace(b"topics", names.text(b"topics"))
-    assert one.value == value.replace(b"meta", names.text(b"meta"))
+    assert cleaned.key == key.replace(b"group", names.text(b"group")).replace(b"topics", names.text(b"topics"))
+    assert cleaned.value == value.replace(b"meta", names.text(b"meta"))
 
 
 def test_what_is_kept_is_kept() -> None:
     data = written(2, b.GZIP, 20)
     assert scrubber("keys values headers").scrub(data, "orders") == data
-    found = opened(scrubber("keys").scrub(data, "orders")).records
-    assert [one.key for one in found] == [one.key for one in opened(data).records]
-    assert all(MARK not in (one.value or b"") for one in found)
+    records = opened(scrubber("keys").scrub(data, "orders")).records
+    assert [record.key for record in records] == [record.key for record in opened(data).records]
+    assert all(MARK not in (record.value or b"") for record in records)

@@ -41,12 +41,12 @@ def cleaned(path: Path, folder: Path, task: Task = Task(KEY)) -> tuple[Path, Rep
 def check_same(path: Path, folder: Path) -> Report:
     """Scrub a capture, and compare all tables; names must be paired one to one."""
     out, report = cleaned(path, folder)
-    before, after = (sameness.tables(one, records="full") for one in (path, out))
+    before, after = (sameness.tables(capture, records="full") for capture in (path, out))
     assert not sameness.differences(before, after)
     pairs: dict[str, str] = {}
-    for one, other in zip(sameness.names(before), sameness.names(after), strict=True):
-        assert one[:3] == other[:3]
-        assert pairs.setdefault(one[3], other[3]) == other[3]
+    for capture, other in zip(sameness.names(before), sameness.names(after), strict=True):
+        assert capture[:3] == other[:3]
+        assert pairs.setdefault(capture[3], other[3]) == other[3]
     assert len(set(pairs.values())) == len(pairs)
     written = out.read_bytes()
     for text, became in pairs.items():
@@ -72,11 +72,11 @@ def test_tls_is_zeros_and_still_tls(tmp_path: Path) -> None:
     path = capture_files(shared_folder("tls13-aiokafka-4.3"))[0]
     out, report = cleaned(path, tmp_path)
     assert report.tls_connections
-    before, after = (sameness.tables(one) for one in (path, out))
+    before, after = (sameness.tables(path_) for path_ in (path, out))
     columns = ("tls", "client_bytes", "broker_bytes", "opaque_encrypted_bytes", "packets", "gaps", "closed")
     known = [column for column in columns if column in (before["connections"] or [{}])[0]]
-    for one, other in zip(before["connections"], after["connections"], strict=True):
-        assert [one[column] for column in known] == [other[column] for column in known]
+    for path_, other in zip(before["connections"], after["connections"], strict=True):
+        assert [path_[column] for column in known] == [other[column] for column in known]
     assert b"http" not in out.read_bytes()
 
 
@@ -111,8 +111,8 @@ def answers(exchanges: int = 12) -> list[bytes]:
 
 def segments() -> list[Segment]:
     writes = []
-    for asked, answer in zip(conversation(), answers(), strict=True):
-        writes += [forging.asking(asked), forging.answering(answer)]
+    for request, answer in zip(conversation(), answers(), strict=True):
+        writes += [forging.asking(request), forging.answering(answer)]
     return converse(writes, mss=40)
 
 
@@ -130,7 +130,7 @@ def test_copies_of_a_byte_stay_copies(seed: int, tmp_path: Path) -> None:
     assert MARK.lower() not in written
     point = capture_points([str(tmp_path / "clean.pcapng")])[0]
     rows = [row for batch in d.Dissector(point) for row in batch.rows.tolist()]
-    assert [(one.time_ns, len(one.data), one.wire_length) for one in records] == [
+    assert [(path_.time_ns, len(path_.data), path_.wire_length) for path_ in records] == [
         (row[d.TIME_NS], row[d.CAPTURED], row[d.ORIGINAL]) for row in rows
     ]
 
@@ -173,7 +173,7 @@ def test_what_is_no_kafka_is_zeros(tmp_path: Path) -> None:
     for piece in (bytes.fromhex("001b21"), b"\x0a\1\2\3", b"\x0a\1\2\4", b"HTTP", b"GET"):
         assert piece not in written
     _, again = loaded(out)
-    assert [len(one.data) for one in again] == [len(one.data) for one in records]
+    assert [len(path_.data) for path_ in again] == [len(path_.data) for path_ in records]
     assert report.packets == len(records)
     assert report.not_tcp_packets >= 4
     assert report.fragments == 1
@@ -196,12 +196,14 @@ def test_what_stands_before_the_first_message_names_somebody_else(name: str, tmp
     path = tmp_path / "capture.pcap"
     path.write_bytes(pcap(rendered(converse(behind(name), mss=23)), nanoseconds=True))
     out, _ = cleaned(path, tmp_path)
-    before, after = (sameness.tables(one) for one in (path, out))
+    before, after = (sameness.tables(path_) for path_ in (path, out))
     assert not sameness.differences(before, after)
-    (one,), (other,) = (some["connections"] for some in (before, after))
+    (path_,), (other,) = (some["connections"] for some in (before, after))
     for end in ("proxied_from", "proxied_to"):
-        assert (one[end] is None) == (other[end] is None)
-        assert one[end] is None or (one[end] != other[end] and one[end].split(":")[-1] == other[end].split(":")[-1])
+        assert (path_[end] is None) == (other[end] is None)
+        assert path_[end] is None or (
+            path_[end] != other[end] and path_[end].split(":")[-1] == other[end].split(":")[-1]
+        )
     written = out.read_bytes()
     for text in (b"10.1.2.3", b"kafka.test", b"secret", b"Basic", b"vpce", b"10.9.9.9", b"2001:db8"):
         assert text not in written
@@ -241,15 +243,15 @@ def test_checksums_are_as_right_as_they_were(tmp_path: Path) -> None:
     _, again = loaded(out)
 
     def verdicts(some: list[Record]) -> list[tuple[bool, bool, bool]]:
-        found = []
-        for one in some:
-            ip, tcp = one.data[14:34], one.data[34 : 14 + int.from_bytes(one.data[16:18], "big")]
+        lines = []
+        for path_ in some:
+            ip, tcp = path_.data[14:34], path_.data[34 : 14 + int.from_bytes(path_.data[16:18], "big")]
             pseudo = ip[12:20] + b"\0\6" + len(tcp).to_bytes(2, "big")
-            found.append((internet_checksum(ip) == 0, internet_checksum(pseudo + tcp) == 0, tcp[16:18] == b"\0\0"))
-        return found
+            lines.append((internet_checksum(ip) == 0, internet_checksum(pseudo + tcp) == 0, tcp[16:18] == b"\0\0"))
+        return lines
 
     assert verdicts(again) == verdicts(records)
-    assert [one[1] for one in verdicts(again)].count(False) == 2
+    assert [path_[1] for path_ in verdicts(again)].count(False) == 2
 
 
 def test_the_anatomy_counts_as_the_reader_does() -> None:
@@ -270,13 +272,13 @@ def kwire(*arguments: str, stdin: bytes | None = None) -> subprocess.CompletedPr
     return subprocess.run([*KWIRE, "scrub", *arguments], cwd=ROOT, capture_output=True, input=stdin)
 
 
-def called(said: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
-    """The same in this process, which is quicker: its exit code, and what it says on stderr."""
+def called(text: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    """Run the command in this process, which is quicker: its exit code, and what it says on stderr."""
     try:
         code = parser.main(["scrub", *arguments])
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else 1
-    return code, said.readouterr().err
+    return code, text.readouterr().err
 
 
 @pytest.fixture
@@ -317,7 +319,7 @@ def test_the_capture_itself_is_not_written_over(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "text"),
     [
         (["--keep", "everything"], "--keep: there is no 'everything'"),
         (["--key", "nowhere"], "--key nowhere: cannot be read"),
@@ -325,12 +327,12 @@ def test_the_capture_itself_is_not_written_over(
     ],
 )
 def test_usage_errors(
-    arguments: list[str], said: str, capture: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], text: str, capture: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, told = called(capsys, str(capture), "-o", str(tmp_path / "out"), *arguments)
+    code, errors = called(capsys, str(capture), "-o", str(tmp_path / "out"), *arguments)
     assert code == 2
-    assert told.startswith(f"kwire: {said}")
-    assert "\nhint: " in told
+    assert errors.startswith(f"kwire: {text}")
+    assert "\nhint: " in errors
     assert not (tmp_path / "out").exists()
 
 
@@ -345,11 +347,11 @@ def test_what_is_not_clean_does_not_appear(capture: Path, tmp_path: Path, monkey
     from analyzer.scrub.pseudonyms import Pseudonyms
 
     before = Pseudonyms.text
-    kept = f"{MARK.decode()}-7".encode()
+    content = f"{MARK.decode()}-7".encode()
     monkeypatch.setattr(
-        Pseudonyms, "text", lambda self, text, field="": text if text == kept else before(self, text, field)
+        Pseudonyms, "text", lambda self, text, field="": text if text == content else before(self, text, field)
     )
-    with pytest.raises(UsageError, match=f"a text of {len(kept)} bytes of the original stands"):
+    with pytest.raises(UsageError, match=f"a text of {len(content)} bytes of the original stands"):
         cleaned(capture, tmp_path)
     assert sorted(os.listdir(tmp_path)) == ["capture.pcap"]
 

@@ -39,7 +39,7 @@ from analyzer.story import (
 from analyzer.story import (
     events as telling,
 )
-from analyzer.story.events import JSON_FIELDS, Event, Wanted, places, span
+from analyzer.story.events import JSON_FIELDS, Event, StoryQuery, places, span
 from analyzer.story.sources import Source
 from tests.analyzer import forging
 from tests.captures.forge import converse, loaded, pcap, segments_of, stepped
@@ -259,7 +259,9 @@ def test_a_few_rows_at_a_time_tell_the_same(folder: Path, tmp_path: Path, monkey
     dataset = open_dataset(tmp_path / "out")
     links = dataset.connections.to_table(columns=["connection", "client_id"]).to_pylist()
     named = sorted({link["client_id"] for link in links if link["client_id"]})
-    wanted = [Wanted(connection=link["connection"]) for link in links[:5]] + [Wanted(client=name) for name in named[:5]]
+    wanted = [StoryQuery(connection=link["connection"]) for link in links[:5]] + [
+        StoryQuery(client=name) for name in named[:5]
+    ]
     for query in wanted:
         whole = [command._events_of(source, query) for source in command._sources(dataset)]
         with monkeypatch.context() as patch:
@@ -926,5 +928,5 @@ def test_lines_fit_a_terminal() -> None:
     assert max(map(len, lines)) <= 100
     assert lines[0].startswith("12:00:00.000  a-client-with-a-name-th…  probably word")
     assert lines[-1].endswith("[c1 #3]")
-    assert Wanted(client="ann").has(Event(START, "x", "ann", "", client_id="ann"))
-    assert not Wanted(topic="t").has(Event(START, "x", "ann", "", topics=("u",)))
+    assert StoryQuery(client="ann").has(Event(START, "x", "ann", "", client_id="ann"))
+    assert not StoryQuery(topic="t").has(Event(START, "x", "ann", "", topics=("u",)))

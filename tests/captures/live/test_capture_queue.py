@@ -22,10 +22,10 @@ from tests.captures.reading import read_point, rows_of
 from tests.live import SAMPLE, sample_records
 
 
-def chunks_of_queue(belt: CaptureQueue) -> list[Chunk]:
+def chunks_of_queue(queue: CaptureQueue) -> list[Chunk]:
     chunks = []
-    while not belt.over:
-        chunk = belt.take(60)
+    while not queue.over:
+        chunk = queue.take(60)
         if chunk is not None:
             chunks.append(chunk)
     return chunks
@@ -37,41 +37,41 @@ def numbered(count: int, size: int = 10) -> list[Chunk]:
 
 def test_all_comes_in_order() -> None:
     chunks = numbered(50)
-    with CaptureQueue(ScriptedTap(chunks)) as belt:
-        assert chunks_of_queue(belt) == chunks
-        assert belt.packets == sum(chunk.packets for chunk in chunks)
-        assert belt.drops() == Drops(0, 0, 0)
-        assert belt.take(0) is None
+    with CaptureQueue(ScriptedTap(chunks)) as queue:
+        assert chunks_of_queue(queue) == chunks
+        assert queue.packets == sum(chunk.packets for chunk in chunks)
+        assert queue.drops() == Drops(0, 0, 0)
+        assert queue.take(0) is None
 
 
 def test_what_finds_no_room_is_dropped_whole_and_counted() -> None:
     """Nobody takes until all was handed over: the first four fit."""
     chunks = numbered(10)
     tap = ScriptedTap(chunks, Counts(3, 2), stays=True)
-    with CaptureQueue(tap, room=45) as belt:
+    with CaptureQueue(tap, room=45) as queue:
         assert tap.handed.wait(60)
-        belt.stop()
-        assert chunks_of_queue(belt) == chunks[:4]
+        queue.stop()
+        assert chunks_of_queue(queue) == chunks[:4]
         lost = sum(chunk.packets for chunk in chunks[4:])
-        assert belt.drops() == Drops(3, 2, lost)
-        assert belt.drops().total == lost + 5
+        assert queue.drops() == Drops(3, 2, lost)
+        assert queue.drops().total == lost + 5
 
 
 def test_one_chunk_larger_than_the_room_is_not_lost() -> None:
     chunk = Chunk(bytes(100), 7)
-    with CaptureQueue(ScriptedTap([chunk]), room=45) as belt:
-        assert chunks_of_queue(belt) == [chunk]
+    with CaptureQueue(ScriptedTap([chunk]), room=45) as queue:
+        assert chunks_of_queue(queue) == [chunk]
 
 
 def test_a_spool_keeps_what_finds_no_room_and_the_order(tmp_path: Path) -> None:
     chunks = numbered(100)
     tap = ScriptedTap(chunks, stays=True)
     folder = tmp_path / "spool"
-    with CaptureQueue(tap, str(folder), room=45) as belt:
+    with CaptureQueue(tap, str(folder), room=45) as queue:
         assert tap.handed.wait(60)
-        belt.stop()
-        assert chunks_of_queue(belt) == chunks
-        assert belt.drops().queue == 0
+        queue.stop()
+        assert chunks_of_queue(queue) == chunks
+        assert queue.drops().queue == 0
     assert not list(folder.iterdir())
     assert folder.stat().st_mode & 0o777 == 0o700
 
@@ -97,18 +97,18 @@ def test_what_ends_the_thread_is_told_where_it_is_taken() -> None:
         def read(self) -> Chunk | None:
             raise ValueError("a fault")
 
-    with CaptureQueue(Faulty([])) as belt:
-        belt.take(60)
+    with CaptureQueue(Faulty([])) as queue:
+        queue.take(60)
         with pytest.raises(ValueError, match="a fault"):
-            _ = belt.over
+            _ = queue.over
 
 
 def test_a_reader_sees_the_same_packets_as_in_a_file() -> None:
     expected = read_point(CapturePoint("file", (str(SAMPLE),)))
     tap = ScriptedTap(chunks_of(sample_records(), 7), Counts(4, None))
     with (
-        CaptureQueue(tap) as belt,
-        Reader(CapturePoint("live", ("-",)), stdin=LiveStream(belt)) as reader,  # type: ignore[arg-type]
+        CaptureQueue(tap) as queue,
+        Reader(CapturePoint("live", ("-",)), stdin=LiveStream(queue)) as reader,  # type: ignore[arg-type]
     ):
         rows = []
         for batch in reader:
@@ -124,13 +124,13 @@ def test_a_reader_gets_what_is_there_and_does_not_wait_for_a_full_window() -> No
     records = sample_records()
     tap = ScriptedTap(chunks_of(records[:5], 5), stays=True)
     with (
-        CaptureQueue(tap) as belt,
-        Reader(CapturePoint("live", ("-",)), stdin=LiveStream(belt)) as reader,  # type: ignore[arg-type]
+        CaptureQueue(tap) as queue,
+        Reader(CapturePoint("live", ("-",)), stdin=LiveStream(queue)) as reader,  # type: ignore[arg-type]
     ):
         seen = 0
         while seen < 5:
             batch = next(reader)
             seen += len(batch)
             batch.release()
-        belt.stop()
+        queue.stop()
         assert sum(len(batch) for batch in reader) == 0

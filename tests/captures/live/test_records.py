@@ -1,4 +1,4 @@
-"""A ring's blocks to pcap records, pcap records to pcapng blocks, records that fit: against slow and plain twins.
+"""A ring's blocks to pcap records, pcap records to pcapng blocks, records that fit: against reference implementations.
 
 (proves: captures/live/records.py)
 """

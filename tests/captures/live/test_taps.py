@@ -56,33 +56,33 @@ def way(name: str) -> str:
 def captured(wire: Wire, options: CaptureOptions, frames: list[bytes]) -> list[bytes]:
     """The records that a tap gives of frames that are sent when it is open. It is told to stop at once; but another
     tool, which is ended a while after that, once it gave them all: on a busy machine it may take longer."""
-    belt = CaptureQueue(opened(options))
-    with belt:
+    queue = CaptureQueue(opened(options))
+    with queue:
         wire.send(frames)
         packets = 0
         if options.via not in TOOLS:
-            belt.stop()
+            queue.stop()
         data = b""
-        while not belt.over:
-            if (chunk := belt.take(60)) is not None:
+        while not queue.over:
+            if (chunk := queue.take(60)) is not None:
                 assert len(packets_in(chunk.data)) == chunk.packets
                 data += chunk.data
                 packets += chunk.packets
             if packets >= len(frames):
-                belt.stop()
-    assert belt.tap.problem == ""
-    assert belt.drops().total == 0
+                queue.stop()
+    assert queue.tap.problem == ""
+    assert queue.drops().total == 0
     return packets_in(data)
 
 
-def all_of(belt: CaptureQueue) -> bytes:
+def all_of(queue: CaptureQueue) -> bytes:
     """Return the rest of a queue that is stopped, and close it."""
-    belt.stop()
+    queue.stop()
     data = b""
-    while not belt.over:
-        chunk = belt.take(60)
+    while not queue.over:
+        chunk = queue.take(60)
         data += chunk.data if chunk is not None else b""
-    belt.close()
+    queue.close()
     return data
 
 
@@ -96,10 +96,10 @@ def test_every_packet_is_there_to_the_last_byte(name: str, wire: Wire, records: 
 
 def test_the_ring_gives_byte_for_byte_what_libpcap_gives(wire: Wire, records: list[Record]) -> None:
     """Times too: both have them of the kernel."""
-    belts = [CaptureQueue(opened(CaptureOptions(wire.name, via=way(name)))).start() for name in OWN_WAYS]
-    assert belts[0].tap.header == belts[1].tap.header
+    queues = [CaptureQueue(opened(CaptureOptions(wire.name, via=way(name)))).start() for name in OWN_WAYS]
+    assert queues[0].tap.header == queues[1].tap.header
     wire.send(record.data for record in records)
-    given = [all_of(belt) for belt in belts]
+    given = [all_of(queue) for queue in queues]
     assert given[0] == given[1]
 
 
@@ -150,10 +150,10 @@ def test_the_ring_keeps_later_fragments_of_the_session_too(wire: Wire, records: 
     client, broker = (int.from_bytes(frame[at : at + 2], "big") for at in (34, 36))
     frame[20:22] = (7).to_bytes(2, "big")
     tap = Ring(wire.name, "tcp", Session("127.0.0.1", client, "127.0.0.1", broker), 262_144)
-    with CaptureQueue(tap) as belt:
+    with CaptureQueue(tap) as queue:
         wire.send([records[0].data, bytes(frame)])
-        belt.stop()
-        chunk = belt.take(60)
+        queue.stop()
+        chunk = queue.take(60)
         assert chunk is not None
         assert [packet[16:] for packet in packets_in(chunk.data)] == [bytes(frame)]
 
@@ -203,12 +203,12 @@ def test_who_may_not_capture_is_told_how_to(name: str) -> None:
     way(name)
     program = f"""
 import os
-from captures.live.open_interface import Asked, opened
+from captures.live.open_interface import CaptureOptions, opened
 from captures.errors import CaptureError
 from numpy import zeros
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 try:
-    opened(Asked("lo", via={name!r}))
+    opened(CaptureOptions("lo", via={name!r}))
 except CaptureError as problem:
     print(problem, "|", problem.hint)
 """
@@ -254,13 +254,13 @@ def test_a_dump_with_a_name_gives_what_one_in_memory_gives(
         return dumps[-1]
 
     monkeypatch.setattr(libpcap, "dump", named)
-    belts = [plain, CaptureQueue(opened(CaptureOptions(wire.name)))]
-    assert belts[0].tap.header == belts[1].tap.header
+    queues = [plain, CaptureQueue(opened(CaptureOptions(wire.name)))]
+    assert queues[0].tap.header == queues[1].tap.header
     assert stat.S_IMODE(Path(dumps[0].path).parent.stat().st_mode) == 0o700
-    for belt in belts:
-        belt.start()
+    for queue in queues:
+        queue.start()
     wire.send(record.data for record in records)
-    given = [all_of(belt) for belt in belts]
+    given = [all_of(queue) for queue in queues]
     assert given[0] == given[1]
     assert len(packets_in(given[0])) == len(records)
     assert not Path(dumps[0].path).parent.exists()
@@ -323,12 +323,12 @@ def test_an_interface_that_goes_away_ends_the_capture() -> None:
     from tests.live import a_wire
 
     with a_wire() as wire:
-        belt = CaptureQueue(opened(CaptureOptions(wire.name, via="ring")))
-        with belt:
+        queue = CaptureQueue(opened(CaptureOptions(wire.name, via="ring")))
+        with queue:
             wire.remove()
-            while not belt.over:
-                belt.take(60)
-        assert "down" in belt.tap.problem
+            while not queue.over:
+                queue.take(60)
+        assert "down" in queue.tap.problem
 
 
 # -- other tools, played by a script: how they are called, what they say, how they are ended ---------------------------
@@ -354,15 +354,15 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, records: list[Record])
 
 
 def test_tcpdump_is_called_with_a_large_buffer_and_ended_and_says_what_it_lost(fake: Path) -> None:
-    with CaptureQueue(opened(CaptureOptions("lo", "tcp port 9092", via="tcpdump"))) as belt:
-        chunk = belt.take(60)
+    with CaptureQueue(opened(CaptureOptions("lo", "tcp port 9092", via="tcpdump"))) as queue:
+        chunk = queue.take(60)
         assert chunk is not None
         assert chunk.data == (fake / "given.pcap").read_bytes()[HEADER_BYTES:]
         assert chunk.packets == 7
-        belt.stop()
-        assert belt.take(60) is None
-        assert belt.over
-    assert belt.drops().kernel == 12
+        queue.stop()
+        assert queue.take(60) is None
+        assert queue.over
+    assert queue.drops().kernel == 12
     command = (fake / "said").read_text().split()
     assert command[: command.index("--")] == [
         "-i",
@@ -381,11 +381,11 @@ def test_tcpdump_is_called_with_a_large_buffer_and_ended_and_says_what_it_lost(f
 
 def test_a_tool_that_ends_by_itself_is_told(fake: Path) -> None:
     (fake / "bin" / "tcpdump").write_text(f"#!/bin/sh\ncat {fake}/given.pcap\necho 'tcpdump: cable cut' >&2\n")
-    with CaptureQueue(opened(CaptureOptions("lo", via="tcpdump"))) as belt:
-        while not belt.over:
-            belt.take(60)
-    assert belt.packets == 7
-    assert belt.tap.problem == "tcpdump ended: tcpdump: cable cut"
+    with CaptureQueue(opened(CaptureOptions("lo", via="tcpdump"))) as queue:
+        while not queue.over:
+            queue.take(60)
+    assert queue.packets == 7
+    assert queue.tap.problem == "tcpdump ended: tcpdump: cable cut"
 
 
 @pytest.mark.parametrize(

@@ -47,9 +47,9 @@ def produce(
         return {"responses": [{"name": "orders", "partitionResponses": [part]}]}
 
     records = batch(*values, producer=producer)
-    asked = {"acks": -1, "topicData": [{"name": "orders", "partitionData": [{"index": 0, "records": records}]}]}
+    request = {"acks": -1, "topicData": [{"name": "orders", "partitionData": [{"index": 0, "records": records}]}]}
     captured = answer(left, time=appended)
-    return pair("Produce", 8, asked, captured, answer(right, error), connection=connection, **at(second))
+    return pair("Produce", 8, request, captured, answer(right, error), connection=connection, **at(second))
 
 
 def at(second: int) -> dict[str, Any]:
@@ -153,9 +153,9 @@ def test_what_is_stored_otherwise_than_sent() -> None:
         log[21:23] = attributes.to_bytes(2, "big")
         for _ in range(2):  # a record that is fetched twice is one record
             partition.see(Reader().read(bytes(log)))
-        told = partition.row(WHERE)
-        assert told["missing"] == 0
-        return told["stored_otherwise"], told["stored_as"]
+        row = partition.row(WHERE)
+        assert row["missing"] == 0
+        return row["stored_otherwise"], row["stored_as"]
 
     assert stored(0, produce("ab", 0, 0)) == (0, None)
     assert stored(LOG_APPEND_TIME, produce("ab", 0, 0)) == (2, "not compressed, LogAppendTime, format v2")
@@ -169,16 +169,16 @@ def test_a_codec_of_the_topics_own() -> None:
     plain = Reader().read(batch("a", "b"))
     gzip = next(at for at, form in enumerate(FORMS) if form == ("gzip", False, 2))
     partition.see(dataclasses.replace(record, form=gzip) for record in plain)
-    told = partition.row(WHERE)
-    assert (told["stored_otherwise"], told["stored_as"]) == (2, "gzip, CreateTime, format v2")
+    row = partition.row(WHERE)
+    assert (row["stored_otherwise"], row["stored_as"]) == (2, "gzip, CreateTime, format v2")
 
 
 def test_what_the_replay_deleted_is_not_awaited() -> None:
     def deleting(low: int) -> Pair:
-        asked = {"topics": [{"name": "orders", "partitions": [{"partitionIndex": 0, "offset": low}]}]}
+        request = {"topics": [{"name": "orders", "partitions": [{"partitionIndex": 0, "offset": low}]}]}
         part = {"partitionIndex": 0, "lowWatermark": low, "errorCode": 0}
         answer = {"topics": [{"name": "orders", "partitions": [part]}]}
-        return pair("DeleteRecords", 1, asked, answer, answer)
+        return pair("DeleteRecords", 1, request, answer, answer)
 
     gone = pair("DeleteTopics", 3, {"topicNames": ["orders"]}, {}, {"responses": [{"name": "orders", "errorCode": 0}]})
     some = produce("a", 0, 0), produce("b", 1, 1)
@@ -190,8 +190,8 @@ def test_what_the_replay_deleted_is_not_awaited() -> None:
 def test_what_could_not_be_read_is_not_said_to_be_missing() -> None:
     partition = acknowledged([produce("a", 0, 0)], {})[WHERE]
     assert isinstance(partition, Partition)
-    told = partition.row(WHERE)
-    assert (told["acknowledged"], told["readable"], told["missing"], told["first_missing_offset"]) == (
+    row = partition.row(WHERE)
+    assert (row["acknowledged"], row["readable"], row["missing"], row["first_missing_offset"]) == (
         1,
         None,
         None,
@@ -208,11 +208,11 @@ def test_a_batch_of_one_record_takes_little_memory() -> None:
         for at in range(count):
             partition.add(2 * at, at, at % 7, at.to_bytes(DIGEST, "big"))
         partition.settle()
-        kept, most = tracemalloc.get_traced_memory()
+        memory, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert partition.row(WHERE)["acknowledged"] == count
-    assert (kept / count, most / count) < (120, 200)
+    assert (memory / count, most / count) < (120, 200)
 
 
 def test_records_out_of_order_are_those_that_a_plain_count_finds() -> None:
@@ -225,17 +225,17 @@ def test_records_out_of_order_are_those_that_a_plain_count_finds() -> None:
         ]
         moved = 0
         for writer in range(3):
-            mine = [row for row in rows if row[0] == writer]
-            if all(captured >= 0 for _, captured, _, _ in mine):
-                mine.sort(key=lambda row: row[1])
+            written = [row for row in rows if row[0] == writer]
+            if all(captured >= 0 for _, captured, _, _ in written):
+                written.sort(key=lambda row: row[1])
             rising = [
                 some
-                for size in range(len(mine), -1, -1)
-                for some in itertools.combinations(mine, size)
-                if all(one[2] < other[2] for one, other in itertools.pairwise(some))
+                for size in range(len(written), -1, -1)
+                for some in itertools.combinations(written, size)
+                if all(first[2] < other[2] for first, other in itertools.pairwise(some))
             ]
             longest = max(map(len, rising))
-            lost = {sum(row[3] for row in mine if row not in some) for some in rising if len(some) == longest}
+            lost = {sum(row[3] for row in written if row not in some) for some in rising if len(some) == longest}
             moved += min(lost)
             if len(lost) > 1:
                 break  # several parts are as long, and any of them will do
@@ -248,9 +248,9 @@ def test_bodies_that_are_decoded_together_are_those_that_are_decoded_alone() -> 
     alone, together = (produce("ab", 0, 5) for _ in range(2))
     decode([together])
     assert together.left._decoded.keys() == {"request", "answer"}
-    assert together.left.asked() == alone.left.asked()
-    for one, other in ((together.left, alone.left), (together.right, alone.right)):
-        said, expected = one.said(0), other.said(0)
-        assert said is not None
+    assert together.left.request_body() == alone.left.request_body()
+    for first, other in ((together.left, alone.left), (together.right, alone.right)):
+        answer, expected = first.decoded_answer(0), other.decoded_answer(0)
+        assert answer is not None
         assert expected is not None
-        assert (said.body, said.status, said.reason) == (expected.body, expected.status, expected.reason)
+        assert (answer.body, answer.status, answer.reason) == (expected.body, expected.status, expected.reason)

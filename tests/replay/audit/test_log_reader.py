@@ -35,7 +35,7 @@ def answer(records: bytes, end: int, error: int = 0) -> Body:
 
 
 def metadata(leader: int = 1) -> Body:
-    """What the target says of the topic: its leader, or an error."""
+    """The target's metadata of the topic: its leader, or an error."""
     if leader > 1:
         return {**metadata(), "topics": [{"errorCode": leader, "name": "orders", "partitions": []}]}
     part = {"errorCode": 0, "partitionIndex": 0, "leaderId": leader, "replicaNodes": [1], "isrNodes": [1]}
@@ -65,20 +65,20 @@ def read(
         return await log_reader.read(target, {where: partition})
 
     failed: list[str] = conversation.play(run())
-    assert {one.version for one in script.requests(api_keys.FETCH)} == ({12} if fetched else set())
+    assert {request.version for request in script.requests(api_keys.FETCH)} == ({12} if fetched else set())
     return partition.row(where), failed
 
 
 def test_fetch_after_fetch_until_the_last_awaited_record() -> None:
-    asked: list[int] = []
+    offsets: list[int] = []
 
     def fetched(body: Body) -> Body:
         at = body["topics"][0]["partitions"][0]["fetchOffset"]
-        asked.append(at)
+        offsets.append(at)
         return answer(batch("abcde"[at], base_offset=at), 9)
 
     row, failed = read(wanted("bcd", 1), fetched)
-    assert (row["readable"], row["missing"], failed, asked) == (3, 0, [], [1, 2, 3])
+    assert (row["readable"], row["missing"], failed, offsets) == (3, 0, [], [1, 2, 3])
 
 
 def test_what_lies_behind_the_end_is_awaited_and_then_missing() -> None:

@@ -14,24 +14,24 @@ from replay.diff.text import as_json
 SIDES = ("captured", "replayed")
 
 
-def one_by_one(found: Pairs) -> Pairs:
-    """The same pairs, that are not to be had by columns."""
-    alone = copy.copy(found)
+def one_by_one(pairs: Pairs) -> Pairs:
+    """Return the same pairs without access by columns."""
+    alone = copy.copy(pairs)
     alone._block = None
     return alone
 
 
-def _learned(said: Correspondence) -> Any:
+def _learned(correspondence: Correspondence) -> Any:
     partitions = {
         where: (
-            list(one.batches),
-            one.failed,
-            one.unseen,
-            one.transactional,
-            one.interleaved,
-            one.swallowed,
-            one.untimed,
-            one.forms,
+            list(partition.batches),
+            partition.failed,
+            partition.unseen,
+            partition.transactional,
+            partition.interleaved,
+            partition.swallowed,
+            partition.untimed,
+            partition.forms,
             [
                 (
                     read.place,
@@ -40,19 +40,27 @@ def _learned(said: Correspondence) -> Any:
                     read.starved,
                     *((list(side.by_offset().items()), side.forms()) for side in (read.left, read.right)),
                 )
-                for read in one.readings
+                for read in partition.readings
             ],
         )
-        for where, one in said.partitions.items()
+        for where, partition in correspondence.partitions.items()
     }
-    return list(partitions.items()), said.named_topics, said.groups, said.counts, said.committed, said.left, said.right
+    return (
+        list(partitions.items()),
+        correspondence.named_topics,
+        correspondence.groups,
+        correspondence.counts,
+        correspondence.committed,
+        correspondence.left,
+        correspondence.right,
+    )
 
 
-def assert_the_same(found: Pairs) -> None:
-    """What is learned, and what is said, to the last example and quantile."""
-    assert found.by_columns
-    assert _learned(learn(found)) == _learned(learn(one_by_one(found)))
-    whole, alone = compare(found), compare(one_by_one(found))
+def assert_the_same(pairs: Pairs) -> None:
+    """Compare what is learned and what is reported, to the last example and quantile."""
+    assert pairs.by_columns
+    assert _learned(learn(pairs)) == _learned(learn(one_by_one(pairs)))
+    whole, alone = compare(pairs), compare(one_by_one(pairs))
     assert as_json(whole, SIDES) == as_json(alone, SIDES)
     for api, both in alone.latencies.items():
         assert [sorted(side) for side in whole.latencies[api]] == [sorted(side) for side in both]

@@ -1,4 +1,4 @@
-"""What differs exchange by exchange is what `kwire diff` tells, no more and no less.
+"""Differences by exchange are those of `kwire diff`, no more and no less.
 
 Proves: replay/diff/by_exchange.py
 """
@@ -24,17 +24,19 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_they_are_those_of_the_comparison(real: Path) -> None:
     comparison = compare(pairs.from_run(real))
     groups = grouped(comparison.differences)
-    verdict, told = by_exchange.differing(real)
+    verdict, by_exchange_ = by_exchange.differing(real)
     assert verdict == text.verdict(comparison, [group for group in groups if group.unexpected])
-    assert sum(group.count for group in groups) == sum(map(len, told.values())) > 0
-    assert {(one[0], one[2]) for each in told.values() for one in each} == {(one.path, one.kind) for one in groups}
+    assert sum(group.count for group in groups) == sum(map(len, by_exchange_.values())) > 0
+    assert {(key[0], key[2]) for each in by_exchange_.values() for key in each} == {
+        (key.path, key.kind) for key in groups
+    }
 
 
 def test_how_much_is_listed_has_an_end(real: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    verdict, told = by_exchange.differing(real)
-    assert len(told) > 2
+    verdict, by_exchange_ = by_exchange.differing(real)
+    assert len(by_exchange_) > 2
     monkeypatch.setattr(by_exchange, "MOST", 2)
     monkeypatch.setattr(by_exchange, "OF_ONE", 1)
     less, few = by_exchange.differing(real)
     assert less == verdict, "what is counted is everything"
-    assert few == {key: told[key][:1] for key in list(told)[:2]}
+    assert few == {key: by_exchange_[key][:1] for key in list(by_exchange_)[:2]}

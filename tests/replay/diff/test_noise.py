@@ -31,17 +31,17 @@ def commits(*errors: tuple[int, int]) -> list[Pair]:
     def answer(error: int) -> dict[str, object]:
         return {"topics": [{"name": "orders", "partitions": [{"partitionIndex": 0, "errorCode": error}]}]}
 
-    asked = {
+    request = {
         "groupId": "billing",
         "topics": [
             {"name": "orders", "partitions": [{"partitionIndex": 0, "committedOffset": 1, "committedMetadata": ""}]}
         ],
     }
-    return [pair("OffsetCommit", 2, asked, answer(left), answer(right), captured=False) for left, right in errors]
+    return [pair("OffsetCommit", 2, request, answer(left), answer(right), captured=False) for left, right in errors]
 
 
-def unexpected(found: Comparison) -> list[tuple[str, int]]:
-    return [(one.kind, one.count) for one in grouped(found.differences) if one.unexpected]
+def unexpected(comparison: Comparison) -> list[tuple[str, int]]:
+    return [(group.kind, group.count) for group in grouped(comparison.differences) if group.unexpected]
 
 
 def some(failing: int, of: int = 100) -> list[tuple[int, int]]:
@@ -56,11 +56,11 @@ def test_what_old_against_old_does_not_show_counts_at_once() -> None:
 
 @pytest.mark.parametrize(("old", "new", "counted"), [(5, 5, False), (5, 9, False), (5, 16, True), (1, 100, True)])
 def test_what_old_against_old_shows_counts_where_it_is_more_often(old: int, new: int, counted: bool) -> None:
-    found = compare_beyond(commits(*some(new)), commits(*some(old)))
-    assert unexpected(found) == ([("error appeared", new)] if counted else [])
+    comparison = compare_beyond(commits(*some(new)), commits(*some(old)))
+    assert unexpected(comparison) == ([("error appeared", new)] if counted else [])
     # As exchanges too; and whatever is no difference is told, with its reason.
-    assert (found.unexpected, found.expected) == ((new, 0) if counted else (0, new))
-    assert {one.rule for one in grouped(found.differences)} == {None if counted else "noise"}
+    assert (comparison.unexpected, comparison.expected) == ((new, 0) if counted else (0, new))
+    assert {group.rule for group in grouped(comparison.differences)} == {None if counted else "noise"}
 
 
 def test_noise_has_no_direction() -> None:
@@ -91,9 +91,9 @@ def test_the_interval_of_a_quantile_is_that_of_resampling() -> None:
     values = np.sort(np.asarray(latencies(10, 400, 1), np.float64))
     chance = np.random.default_rng(7)
     drawn = np.sort(chance.choice(values, (4000, len(values))), axis=1)[:, noise._rank(len(values), 0.95) - 1]
-    mine = noise._resampled(values, 0.95, np.random.default_rng(8))
+    resampled = noise._resampled(values, 0.95, np.random.default_rng(8))
     for part in (0.025, 0.5, 0.975):
-        assert float(np.quantile(mine, part)) == pytest.approx(float(np.quantile(drawn, part)), rel=0.05)
+        assert float(np.quantile(resampled, part)) == pytest.approx(float(np.quantile(drawn, part)), rel=0.05)
 
 
 def test_an_interval_covers_the_true_shift() -> None:
@@ -108,25 +108,25 @@ def test_an_interval_covers_the_true_shift() -> None:
 
 
 def answers(left: list[int], right: list[int]) -> list[Pair]:
-    return [metadata(one, other) for one, other in zip(left, right, strict=True)]
+    return [metadata(first, other) for first, other in zip(left, right, strict=True)]
 
 
 def test_slower_is_what_is_beyond_noise() -> None:
     """Old against old moves by some milliseconds; new by that is the same, by ten times as much slower."""
     old = latencies(20, 200, 1)
-    again = [one + 6_000 for one in latencies(20, 200, 2)]
-    close = [one + 5_000 for one in latencies(20, 200, 3)]
-    far = [one + 60_000 for one in latencies(20, 200, 4)]
+    again = [latency + 6_000 for latency in latencies(20, 200, 2)]
+    close = [latency + 5_000 for latency in latencies(20, 200, 3)]
+    far = [latency + 60_000 for latency in latencies(20, 200, 4)]
     noisy = answers(old, again)
     same = compare_beyond(answers(old, close), noisy)
     assert (list(same.differences), same.slower) == ([], {})
-    assert [one.quantile for one in same.measured.shifts["Metadata"]] == ["p50", "p95"]
+    assert [shift.quantile for shift in same.measured.shifts["Metadata"]] == ["p50", "p95"]
     slower = compare_beyond(answers(old, far), noisy)
-    (one,) = grouped(slower.differences)
-    assert (one.rule, one.kind) == (None, "slower")
-    told = as_text(slower, ("A", "B"))
-    assert told.startswith("verdict: 1 unexpected difference: Metadata slower p50 ")
-    assert "95% intervals" in told
+    (group,) = grouped(slower.differences)
+    assert (group.rule, group.kind) == (None, "slower")
+    text = as_text(slower, ("A", "B"))
+    assert text.startswith("verdict: 1 unexpected difference: Metadata slower p50 ")
+    assert "95% intervals" in text
     figures = as_json(slower, ("A", "B"))["shifts"]["Metadata"]["p50"]
     assert figures["slower"]
     assert figures["noise_us"] < figures["low_us"] <= figures["shift_us"] <= figures["high_us"]
@@ -136,10 +136,10 @@ def test_slower_is_what_is_beyond_noise() -> None:
 def test_a_tail_that_grows_is_slower_though_the_median_stays() -> None:
     """One answer in fifty takes 300 ms more: p99 says so, p50 does not."""
     old, again, new = (latencies(20, 2000, seed, 0.2) for seed in (1, 2, 3))
-    new = [one + (300_000 if number % 50 == 0 else 0) for number, one in enumerate(new)]
-    found = noise.Noise(latencies={"Produce": (old, again)}).shifts({"Produce": (old, new)})
-    assert [one.quantile for one in found["Produce"]] == ["p50", "p95", "p99"]
-    assert [one.quantile for one in found["Produce"] if one.slower] == ["p99"]
+    new = [latency + (300_000 if number % 50 == 0 else 0) for number, latency in enumerate(new)]
+    comparison = noise.Noise(latencies={"Produce": (old, again)}).shifts({"Produce": (old, new)})
+    assert [shift.quantile for shift in comparison["Produce"]] == ["p50", "p95", "p99"]
+    assert [shift.quantile for shift in comparison["Produce"] if shift.slower] == ["p99"]
 
 
 def test_ten_healthy_runs_against_each_other_are_never_slower() -> None:
@@ -149,7 +149,7 @@ def test_ten_healthy_runs_against_each_other_are_never_slower() -> None:
         for b, new in enumerate(runs):
             again = runs[(a + b + 1) % 10]
             learned = noise.Noise(latencies={"Produce": (old, again)})
-            assert not any(one.slower for one in learned.shifts({"Produce": (old, new)})["Produce"])
+            assert not any(shift.slower for shift in learned.shifts({"Produce": (old, new)})["Produce"])
 
 
 def test_one_slow_broker_of_two_is_named() -> None:
@@ -158,14 +158,14 @@ def test_one_slow_broker_of_two_is_named() -> None:
 
     quick = [at("10.0.0.2", 2_000, 2_000 + number) for number in range(60)]
     slow = [at("10.0.0.3", 2_000, 302_000 + number) for number in range(40)]
-    found = compare([*quick, *slow])
-    (one,) = grouped(found.differences)
-    assert (one.kind, one.examples[0].key) == ("slower", ("10.0.0.3:9092",))
-    assert set(found.slower) == {"Metadata at 10.0.0.3:9092"}
-    assert as_text(found, ("captured", "replayed")).splitlines()[0].endswith("(10.0.0.3:9092)")
+    comparison = compare([*quick, *slow])
+    (group,) = grouped(comparison.differences)
+    assert (group.kind, group.examples[0].key) == ("slower", ("10.0.0.3:9092",))
+    assert set(comparison.slower) == {"Metadata at 10.0.0.3:9092"}
+    assert as_text(comparison, ("captured", "replayed")).splitlines()[0].endswith("(10.0.0.3:9092)")
 
 
 def test_few_answers_say_nothing_of_a_tail() -> None:
     old = latencies(20, 60, 1)
-    found = noise.Noise(latencies={"Produce": (old, old)}).shifts({"Produce": (old, old)})
-    assert [one.quantile for one in found["Produce"]] == ["p50"]
+    comparison = noise.Noise(latencies={"Produce": (old, old)}).shifts({"Produce": (old, old)})
+    assert [shift.quantile for shift in comparison["Produce"]] == ["p50"]

@@ -113,9 +113,9 @@ def _with_sides(comparison: Comparison, pairs: Sequence[Pair]) -> tuple[Comparis
 def test_what_was_captured_is_text_and_nothing_else() -> None:
     some = [metadata([topic(HOSTILE)], [topic(HOSTILE, 0, error=3)], [{"name": HOSTILE}], connection=HOSTILE)]
     page = as_html(*_with_sides(*compared(some)))
-    said = Reading(page)  # which takes no script
+    reading = Reading(page)  # which takes no script
     assert "\x1b" not in page
-    assert any("<script>alert(1)</script>\\x1b]0;\\n" in text for text in said.of("td"))
+    assert any("<script>alert(1)</script>\\x1b]0;\\n" in text for text in reading.of("td"))
 
 
 def test_what_was_acknowledged_and_how_it_is_stored() -> None:
@@ -136,7 +136,7 @@ def test_a_build_has_a_test_an_api_and_one_for_the_records() -> None:
     comparison, _ = compared(LACKING, audited=True)
     root = ElementTree.fromstring(as_junit(comparison))
     tests = root.iter("testcase")
-    failed = {test.attrib["name"]: [one.attrib["message"] for one in test.findall("failure")] for test in tests}
+    failed = {test.attrib["name"]: [failure.attrib["message"] for failure in test.findall("failure")] for test in tests}
     assert failed == {
         "Fetch": [],
         "Produce": [],
@@ -156,16 +156,16 @@ def test_text_in_a_build_is_printable() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "reading"),
     [(["--json", "--format", "html"], "--json and --format html say both"), (["-o", "/nowhere/x"], "No such file")],
 )
 def test_what_cannot_be_written(
-    forged_run: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    forged_run: Path, arguments: list[str], reading: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         parser.main(["diff", str(forged_run), *arguments])
     assert ended.value.code == 2
-    assert said in capsys.readouterr().err
+    assert reading in capsys.readouterr().err
 
 
 def test_both_are_written_to_files_of_their_owners(forged_run: Path, tmp_path: Path) -> None:

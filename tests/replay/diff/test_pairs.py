@@ -32,20 +32,24 @@ def whole(path: Path) -> tuple[dict[Key, Any], dict[Key, Any], dict[Key, bytes],
     rows = {_key(row): row for row in run.exchanges.to_table().to_pylist() if row["exchange"] is not None}
     replies = {(row["capture"], row["connection"], row["reply"]): key for key, row in rows.items()}
     messages = run.messages.to_table().to_pylist()
-    asked = {_key(one): one["bytes"][4:] for one in messages if one["direction"] == "request" and one["complete"]}
+    requests = {
+        _key(message): message["bytes"][4:]
+        for message in messages
+        if message["direction"] == "request" and message["complete"]
+    }
     answered = {
-        replies[one["capture"], one["connection"], one["reply"]]: one["bytes"][4:]
-        for one in messages
-        if one["direction"] == "response"
-        and one["complete"]
-        and (one["capture"], one["connection"], one["reply"]) in replies
+        replies[message["capture"], message["connection"], message["reply"]]: message["bytes"][4:]
+        for message in messages
+        if message["direction"] == "response"
+        and message["complete"]
+        and (message["capture"], message["connection"], message["reply"]) in replies
     }
     outcomes = {
         _key(row): row
         for row in run.outcomes.to_table().to_pylist()
         if row["exchange"] is not None and row["api_key"] is not None
     }
-    return outcomes, rows, asked, answered
+    return outcomes, rows, requests, answered
 
 
 def _key(row: dict[str, Any]) -> Key:
@@ -66,15 +70,15 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 def test_every_pair_has_the_rows_and_frames_that_the_tables_have(runs: list[Path]) -> None:
     for path in runs:
-        outcomes, rows, asked, answered = whole(path)
-        found = pairs.from_run(path)
-        keys = [_key(pair.row) for pair in found]
+        outcomes, rows, requests, answered = whole(path)
+        run = pairs.from_run(path)
+        keys = [_key(pair.row) for pair in run]
         assert keys == sorted(outcomes, key=lambda key: (rows[key]["request_time"], key[1], key[2]))
-        for place, (key, pair) in enumerate(zip(keys, found, strict=True)):
+        for place, (key, pair) in enumerate(zip(keys, run, strict=True)):
             own = f"replay:{key[0]}", key[1], key[2]
             assert pair.row == {**{name: rows[key][name] for name in stored_run.ROW}, "place": place}
-            assert (pair.left.request, pair.left.answer) == (asked.get(key), answered.get(key))
-            assert (pair.right.request, pair.right.answer) == (asked.get(own), answered.get(own))
+            assert (pair.left.request, pair.left.answer) == (requests.get(key), answered.get(key))
+            assert (pair.right.request, pair.right.answer) == (requests.get(own), answered.get(own))
             outcome = outcomes[key]
             assert (pair.right.rule, pair.right.version, pair.right.latency_us, pair.right.retries) == (
                 outcome["rule"],
@@ -84,28 +88,36 @@ def test_every_pair_has_the_rows_and_frames_that_the_tables_have(runs: list[Path
             )
 
 
-def _told(found: Comparison) -> Any:
-    figures = (found.total, found.compared, found.same, found.expected, found.unexpected, found.skipped, found.noise)
+def _summary(comparison: Comparison) -> Any:
+    figures = (
+        comparison.total,
+        comparison.compared,
+        comparison.same,
+        comparison.expected,
+        comparison.unexpected,
+        comparison.skipped,
+        comparison.noise,
+    )
     return (
         figures,
-        [(one.path, one.kind, one.rule, one.count) for one in grouped(found.differences)],
-        {api: [sorted(side) for side in both] for api, both in found.latencies.items()},
+        [(group.path, group.kind, group.rule, group.count) for group in grouped(comparison.differences)],
+        {api: [sorted(side) for side in both] for api, both in comparison.latencies.items()},
     )
 
 
 def test_pairs_in_memory_compare_as_pairs_on_disk_do(runs: list[Path]) -> None:
     for path in runs:
-        found = pairs.from_run(path)
-        assert_the_same(found)
-        assert _told(compare(found)) == _told(compare(list(found)))
+        run = pairs.from_run(path)
+        assert_the_same(run)
+        assert _summary(compare(run)) == _summary(compare(list(run)))
 
 
 def test_two_runs_are_paired_by_exchange(runs: list[Path]) -> None:
     again = runs[1].parent / "again"
-    one, other = pairs.from_run(runs[1]), pairs.from_run(again)
+    first, other = pairs.from_run(runs[1]), pairs.from_run(again)
     both = pairs.from_runs(runs[1], again)
-    assert [pair.row for pair in both] == [pair.row for pair in one]
-    for pair, left, right in zip(both, one, other, strict=True):
+    assert [pair.row for pair in both] == [pair.row for pair in first]
+    for pair, left, right in zip(both, first, other, strict=True):
         assert (pair.left.request, pair.left.answer) == (left.right.request, left.right.answer)
         assert (pair.right.request, pair.right.answer) == (right.right.request, right.right.answer)
         assert pair.in_capture is not None
@@ -118,15 +130,15 @@ def test_two_runs_of_different_captures_are_refused(runs: list[Path]) -> None:
 
 
 def test_a_forged_run_differs_in_nothing(runs: list[Path]) -> None:
-    found = compare(pairs.from_run(runs[2]))
-    assert (found.total, found.same, list(found.differences)) == (500, 500, [])
+    run = compare(pairs.from_run(runs[2]))
+    assert (run.total, run.same, list(run.differences)) == (500, 500, [])
 
 
 def test_a_run_whose_outcomes_are_of_other_exchanges_is_refused(runs: list[Path], tmp_path: Path) -> None:
-    made, other = (analyzer.open_dataset(path) for path in (runs[0], runs[2]))
+    run, other = (analyzer.open_dataset(path) for path in (runs[0], runs[2]))
     with dataset.Writer(tmp_path / "mixed") as writer:
         writer.write("exchanges", other.exchanges.to_table())
-        writer.write("outcomes", made.outcomes.to_table())
+        writer.write("outcomes", run.outcomes.to_table())
         writer.commit({**other.manifest})
     with pytest.raises(DatasetError, match="has outcomes of exchanges that it lacks"):
         pairs.from_run(tmp_path / "mixed")

@@ -27,9 +27,9 @@ def latencies(median_ms: float, count: int, seed: int, spread: float = 0.5) -> l
 
 def test_a_shift_of_three_hundred_milliseconds_is_seen_with_thirty_answers() -> None:
     left = latencies(2, ENOUGH, 1)
-    found = shift(left, [one + 300_000 for one in left])
-    assert found is not None
-    before, after, least = found
+    result = shift(left, [latency + 300_000 for latency in left])
+    assert result is not None
+    before, after, least = result
     assert after - before == pytest.approx(300_000)
     assert 290_000 < least < 300_000
 
@@ -71,9 +71,11 @@ def test_what_makes_all_apis_slower_together_is_load() -> None:
 
 def test_a_target_that_is_slower_with_all_apis_is_slower_all_the_same() -> None:
     """A proxy that delays everything by 300 ms: no load does that."""
-    every = [(left, [one + 300_000 for one in left]) for left in (latencies(10, 100, seed) for seed in range(3))]
+    every = [
+        (left, [latency + 300_000 for latency in left]) for left in (latencies(10, 100, seed) for seed in range(3))
+    ]
     assert load(every) == MOST_LOAD
-    assert [shift(*one, load(every)) is not None for one in every] == [True] * 3
+    assert [shift(*exchange, load(every)) is not None for exchange in every] == [True] * 3
 
 
 def test_few_answers_say_nothing_about_load() -> None:
@@ -102,23 +104,23 @@ def metadata(left_us: int, right_us: int, **row: Any) -> Pair:
     return _timed(pair("Metadata", 1, {"topics": None}, {"topics": []}, {"topics": []}, **row), left_us, right_us)
 
 
-def _timed(one: Pair, left_us: int, right_us: int) -> Pair:
+def _timed(exchange: Pair, left_us: int, right_us: int) -> Pair:
     left, right = (
-        dataclasses.replace(side, latency_us=us) for side, us in ((one.left, left_us), (one.right, right_us))
+        dataclasses.replace(side, latency_us=us) for side, us in ((exchange.left, left_us), (exchange.right, right_us))
     )
-    return Pair(one.row, left, right)
+    return Pair(exchange.row, left, right)
 
 
 def test_a_slower_api_is_a_difference_and_says_where() -> None:
     some = [metadata(2_000, 302_000 + number) for number in range(ENOUGH)]
-    found = compare(some)
-    (one,) = grouped(found.differences)
-    assert (one.rule, one.kind, one.version, one.count) == (None, "slower", None, 1)
-    assert (one.examples[0].left, one.examples[0].row["exchange"]) == ("median 2.0 ms", some[-1].row["exchange"])
-    assert (found.same, found.unexpected) == (ENOUGH, 0)  # as exchanges they are the same
-    told = as_text(found, ("captured", "replayed")).splitlines()
-    assert told[0] == "verdict: 1 unexpected difference: Metadata slower median 302.0 ms, at least 300.0 ms more"
-    assert told[-1].endswith("  slower")
+    result = compare(some)
+    (group,) = grouped(result.differences)
+    assert (group.rule, group.kind, group.version, group.count) == (None, "slower", None, 1)
+    assert (group.examples[0].left, group.examples[0].row["exchange"]) == ("median 2.0 ms", some[-1].row["exchange"])
+    assert (result.same, result.unexpected) == (ENOUGH, 0)  # as exchanges they are the same
+    lines = as_text(result, ("captured", "replayed")).splitlines()
+    assert lines[0] == "verdict: 1 unexpected difference: Metadata slower median 302.0 ms, at least 300.0 ms more"
+    assert lines[-1].endswith("  slower")
 
 
 @pytest.mark.parametrize(
@@ -129,18 +131,18 @@ def test_only_what_was_sent_at_the_same_speed_is_compared(speeds: tuple[float | 
     some = [metadata(2_000, 302_000) for _ in range(ENOUGH)]
     pairs = Pairs(len(some), some.__getitem__)
     pairs.runs = tuple(RunFacts([], {}, speed, {}) for speed in speeds)
-    found = compare(pairs)
-    assert found.judged == judged
-    assert len(list(found.differences)) == judged
-    assert ("not judged: B was sent at another speed than A" in as_text(found, ("A", "B"))) != judged
+    result = compare(pairs)
+    assert result.judged == judged
+    assert len(list(result.differences)) == judged
+    assert ("not judged: B was sent at another speed than A" in as_text(result, ("A", "B"))) != judged
 
 
 def test_what_a_broker_held_on_purpose_is_not_compared() -> None:
     def fetch(cause: str | None) -> Pair:
         part = {"partitionIndex": 0, "errorCode": 0, "records": b"x"}
         answer = {"responses": [{"topic": "orders", "partitions": [part]}]}
-        one = pair("Fetch", 11, {"topics": []}, answer, answer, cause=cause)
-        return Pair(one.row, one.left, dataclasses.replace(one.right, latency_us=400_000))
+        exchange = pair("Fetch", 11, {"topics": []}, answer, answer, cause=cause)
+        return Pair(exchange.row, exchange.left, dataclasses.replace(exchange.right, latency_us=400_000))
 
     assert compare([fetch("hold") for _ in range(ENOUGH)]).latencies == {}
     assert set(compare([fetch("broker") for _ in range(ENOUGH)]).slower) == {"Fetch"}

@@ -1,4 +1,4 @@
-"""What is read by hand is what the decoder reads, and whatever else the bytes are is left to it.
+"""The fast path reads what the decoder reads, and leaves all other bytes to it.
 
 Proves: replay/plan/produce_requests.py, replay/plan/sessions.py
 """
@@ -22,7 +22,7 @@ ID = "zizHtibnSdSFmiPSHtiLWA"
 BATCHES = (batch(), batch((7, 0), 12), batch((7, 3), 0, 5, transactional=True), batch((7, 0), 0) + batch((9, 1), 4))
 
 
-def _asked(version: int, records: bytes, client: str | None = "client", **fields: Any) -> bytes:
+def _request(version: int, records: bytes, client: str | None = "client", **fields: Any) -> bytes:
     body = {**produced(records), **fields}
     if version >= PRODUCE_BY_ID:
         (topic,) = body["topicData"]
@@ -33,28 +33,28 @@ def _asked(version: int, records: bytes, client: str | None = "client", **fields
 
 def _answer(version: int, **partition: Any) -> bytes:
     topic: Body = {"topicId": ID} if version >= PRODUCE_BY_ID else {"name": "orders"}
-    one = {"index": 0, "errorCode": 0, "baseOffset": 40, "logAppendTimeMs": -1, **partition}
-    body = {"responses": [{**topic, "partitionResponses": [one]}], "throttleTimeMs": 3}
+    part = {"index": 0, "errorCode": 0, "baseOffset": 40, "logAppendTimeMs": -1, **partition}
+    body = {"responses": [{**topic, "partitionResponses": [part]}], "throttleTimeMs": 3}
     return encoding.encode_response(api_keys.PRODUCE, version, 1, body)
 
 
 def _decoded(data: bytes, answer: bytes) -> FastPath | None:
-    """The same by the decoder; None where it has no such bodies."""
-    asked = tree.decode_request(data, exact=True)
-    if asked.body is None or asked.api_key != api_keys.PRODUCE:
+    """Read the frames with the decoder; None where it has no such bodies."""
+    request = tree.decode_request(data, exact=True)
+    if request.body is None or request.api_key != api_keys.PRODUCE:
         return None
-    said = tree.decode_response(answer, api_keys.PRODUCE, asked.version, exact=True)
-    if said.body is None:
+    answered = tree.decode_response(answer, api_keys.PRODUCE, request.version, exact=True)
+    if answered.body is None:
         return None
-    known = {topic.get("topicId", ""): "" for topic in asked.body["topicData"]}
-    for one in known:
-        known[one] = "named"
-    name_topics(api_keys.PRODUCE, asked.body, known)
-    name_answer(api_keys.PRODUCE, said.body, known)
-    found = produce_requests.plain(asked.version, asked.body, data, said.body)
-    if found is not None and found.topic_id:
-        found.topic = ""
-    return found
+    known = {topic.get("topicId", ""): "" for topic in request.body["topicData"]}
+    for known_part in known:
+        known[known_part] = "named"
+    name_topics(api_keys.PRODUCE, request.body, known)
+    name_answer(api_keys.PRODUCE, answered.body, known)
+    quick = produce_requests.plain(request.version, request.body, data, answered.body)
+    if quick is not None and quick.topic_id:
+        quick.topic = ""
+    return quick
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -64,31 +64,31 @@ def _decoded(data: bytes, answer: bytes) -> FastPath | None:
 def test_it_is_what_the_decoder_reads(
     version: int, records: bytes, transaction: str | None, client: str | None
 ) -> None:
-    data = _asked(version, records, client, transactionalId=transaction)
-    found = produce_requests.read(data, _answer(version))
-    assert found is not None
-    assert found == _decoded(data, _answer(version))
-    assert found.transactional_id == transaction
-    assert found.base == 40
-    assert data[found.at : found.end] == records
+    data = _request(version, records, client, transactionalId=transaction)
+    quick = produce_requests.read(data, _answer(version))
+    assert quick is not None
+    assert quick == _decoded(data, _answer(version))
+    assert quick.transactional_id == transaction
+    assert quick.base == 40
+    assert data[quick.at : quick.end] == records
 
 
 def test_its_batches_are_where_they_are() -> None:
     records = BATCHES[3]
-    data = _asked(9, records)
-    found = produce_requests.read(data, _answer(9))
-    assert found is not None
-    first, second = found.spots(data)
+    data = _request(9, records)
+    quick = produce_requests.read(data, _answer(9))
+    assert quick is not None
+    first, second = quick.spots(data)
     assert (first.producer_id, first.producer_epoch, first.base_sequence, first.last_offset_delta) == (7, 0, 0, 2)
     assert (second.producer_id, second.producer_epoch, second.base_sequence, second.last_offset_delta) == (9, 1, 4, 2)
     assert data[first.at : first.at + first.size] + data[second.at : second.at + second.size] == records
-    assert sorted(found.producers) == [7, 9]
-    assert found.count == 6
+    assert sorted(quick.producers) == [7, 9]
+    assert quick.count == 6
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_cut_short_or_with_bytes_left_it_is_left_to_the_decoder(version: int) -> None:
-    data, answer = _asked(version, batch((7, 0), 12)), _answer(version)
+    data, answer = _request(version, batch((7, 0), 12)), _answer(version)
     for cut in range(len(data)):
         assert produce_requests.read(data[:cut], answer) is None
     for cut in range(len(answer)):
@@ -99,7 +99,7 @@ def test_cut_short_or_with_bytes_left_it_is_left_to_the_decoder(version: int) ->
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_with_any_byte_changed_it_is_what_the_decoder_reads_or_nothing(version: int) -> None:
-    data, answer = _asked(version, batch((7, 0), 12)), _answer(version)
+    data, answer = _request(version, batch((7, 0), 12)), _answer(version)
     chosen = random.Random(version)
     read = 0
     for side in (0, 1):
@@ -108,21 +108,21 @@ def test_with_any_byte_changed_it_is_what_the_decoder_reads_or_nothing(version: 
             for value in {0, 1, 2, 3, 127, 128, 255, whole[at] ^ 1, chosen.randrange(256)} - {whole[at]}:
                 changed = whole[:at] + bytes([value]) + whole[at + 1 :]
                 frames = (data, changed) if side else (changed, answer)
-                found = produce_requests.read(*frames)
-                if found is not None:
+                quick = produce_requests.read(*frames)
+                if quick is not None:
                     read += 1
-                    assert found == _decoded(*frames), (side, at, value)
+                    assert quick == _decoded(*frames), (side, at, value)
     assert read
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_what_is_not_plain_is_left_to_the_decoder(version: int) -> None:
-    data = _asked(version, batch())
-    assert produce_requests.read(_asked(version, batch(), acks=0), _answer(version)) is None
+    data = _request(version, batch())
+    assert produce_requests.read(_request(version, batch(), acks=0), _answer(version)) is None
     assert produce_requests.read(data, _answer(version, errorCode=6, baseOffset=-1)) is None
     assert produce_requests.read(data, _answer(version, index=1)) is None
-    assert produce_requests.read(_asked(version, b""), _answer(version)) is None
-    assert produce_requests.read(_asked(version, batch()[:-1]), _answer(version)) is None
+    assert produce_requests.read(_request(version, b""), _answer(version)) is None
+    assert produce_requests.read(_request(version, batch()[:-1]), _answer(version)) is None
     assert (
         produce_requests.read(encoding.encode_request(api_keys.METADATA, 4, 1, "", {"topics": None}), _answer(version))
         is None

@@ -20,9 +20,9 @@ def test_a_quantile_lies_between_its_neighbours_in_the_sorted_list(
 ) -> None:
     whole = sorted(value for value, count in counted for _ in range(count))
     values, counts = (np.array(column) for column in zip(*counted))
-    found = percentiles(values.astype(float), counts, np.array(wanted))
-    assert found == percentiles(np.array(whole[::-1], float), None, np.array(wanted))
-    for quantile, value in zip(wanted, found, strict=True):
+    quantiles = percentiles(values.astype(float), counts, np.array(wanted))
+    assert quantiles == percentiles(np.array(whole[::-1], float), None, np.array(wanted))
+    for quantile, value in zip(wanted, quantiles, strict=True):
         place = (len(whole) - 1) * quantile
         low, high = whole[int(np.floor(place))], whole[int(np.ceil(place))]
         assert value == low + (high - low) * (place - np.floor(place))

@@ -12,7 +12,7 @@ import pytest
 
 import analyzer
 from reports.embedded.engine import Embedded
-from reports.engine_protocol import Untaken
+from reports.engine_protocol import UnsupportedSqlError
 from reports.spark.engine import Spark
 from tests.reports.agreement import difference
 from tests.shared import SAMPLES
@@ -115,11 +115,11 @@ LEFT = (
 
 @pytest.mark.parametrize("query", SAME)
 def test_it_means_the_same(query: str, reference: Spark, embedded: Embedded) -> None:
-    expected, found = reference.ask(query)[0], embedded.ask(query)[0]
-    assert difference(expected, found, "ORDER BY" in query) is None
+    expected, rows = reference.ask(query)[0], embedded.ask(query)[0]
+    assert difference(expected, rows, "ORDER BY" in query) is None
 
 
 @pytest.mark.parametrize("query", LEFT)
 def test_what_would_mean_something_else_is_left_to_spark(query: str, embedded: Embedded) -> None:
-    with pytest.raises(Untaken):
+    with pytest.raises(UnsupportedSqlError):
         embedded.ask(query)

@@ -59,7 +59,7 @@ def test_a_report_is_translated_once_whatever_its_captures_time(cache: Path, mon
     first = Prepared(NAMES)
     for view in catalog.views():
         first.view(view.name)
-    first.steps("error_runs", relations.KEPT["error_runs"])
+    first.steps("error_runs", relations.MATERIALIZED["error_runs"])
     for question in sections.questions(SPANS[0], "4.0"):
         first.translated(question.sql, question.rows)
     first.keep()
@@ -67,7 +67,7 @@ def test_a_report_is_translated_once_whatever_its_captures_time(cache: Path, mon
     del texts[:]
     later = Prepared(NAMES)
     assert all(later.view(view.name) for view in catalog.views())
-    assert all(later.steps("error_runs", relations.KEPT["error_runs"]))
+    assert all(later.steps("error_runs", relations.MATERIALIZED["error_runs"]))
     for question in sections.questions(SPANS[1], "4.0"):
         assert later.translated(question.sql, question.rows)
     assert texts == []
@@ -88,9 +88,9 @@ def test_a_number_that_the_translation_reckons_with_stays(cache: Path) -> None:
 
 
 def test_a_damaged_file_and_one_of_others_are_made_again(cache: Path) -> None:
-    one = Prepared(NAMES)
-    expected = one.view("latency_by_api")
-    one.keep()
+    prepared = Prepared(NAMES)
+    expected = prepared.view("latency_by_api")
+    prepared.keep()
     (file,) = (cache / "data").glob("sql.*")
     whole = file.read_bytes()
     for damage in (whole[:-3], whole[:-1] + b"x", b""):
@@ -116,6 +116,6 @@ def test_a_view_that_is_kept_has_the_rows_of_its_query_and_leaves_nothing_else(c
             assert rows.num_rows > 8
             assert {row["cleared"] for row in rows.to_pylist()} == {True, False}
             assert opened._run(whole).to_pylist() == rows.to_pylist()
-            made = opened._connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()
-            assert "error_runs" in {name for (name,) in made}
-            assert not {name for (name,) in made} & {*relations.KEPT["error_runs"]}
+            names = opened._connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()
+            assert "error_runs" in {name for (name,) in names}
+            assert not {name for (name,) in names} & {*relations.MATERIALIZED["error_runs"]}

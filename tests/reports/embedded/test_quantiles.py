@@ -52,7 +52,7 @@ rows = st.lists(
 
 
 def answers(text: str, held: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """What DuckDB says to a query written for it, of these rows."""
+    """DuckDB's answer to a query written for it, of these rows."""
     with duckdb.connect() as connection:
         functions.install(connection, "CASE WHEN value < 256 OR value IS NULL THEN value ELSE (value & -4) | 2 END")
         connection.execute("CREATE TABLE rows (who VARCHAR, n INTEGER, v BIGINT)")
@@ -73,18 +73,18 @@ def texts(request: pytest.FixtureRequest) -> tuple[str, str]:
 @settings(max_examples=60, deadline=None)
 @given(held=rows)
 def test_they_are_those_of_counting(texts: tuple[str, str], held: list[tuple[Any, ...]]) -> None:
-    written, asked = texts
+    written, direct = texts
     assert "OVER" in written
-    assert "OVER" not in asked
-    assert answers(asked, held) == answers(written, held)
+    assert "OVER" not in direct
+    assert answers(direct, held) == answers(written, held)
 
 
 def test_the_views_about_latency_are_asked_outright() -> None:
     every = frozenset(relations.names())
     counting = {view.name: translation.translated(view.sql, every) for view in catalog.views() if "upto" in view.sql}
-    asked = {name for name, text in counting.items() if "quantile_disc" in text.lower()}
-    assert counting.keys() - asked == {"connection_health"}  # it has few rows, and keeps them
-    assert all(" OVER " not in counting[name] for name in asked - {"producers"})
+    direct = {name for name, text in counting.items() if "quantile_disc" in text.lower()}
+    assert counting.keys() - direct == {"connection_health"}  # it has few rows, and keeps them
+    assert all(" OVER " not in counting[name] for name in direct - {"producers"})
 
 
 @pytest.mark.parametrize(
@@ -111,9 +111,9 @@ def test_what_differs_from_the_shape_stays(was: str, becomes: str) -> None:
 
 
 def test_a_bucket_is_made_of_the_quantile_not_of_each_row() -> None:
-    asked = translation.translated(COUNTED, NAMES)
-    assert 'KWIRE_BUCKETED(LIST_EXTRACT(QUANTILE_DISC("v", [0.50, 0.99]), 1))' in asked
-    assert asked.count("KWIRE_BUCKETED") == 2
+    text = translation.translated(COUNTED, NAMES)
+    assert 'KWIRE_BUCKETED(LIST_EXTRACT(QUANTILE_DISC("v", [0.50, 0.99]), 1))' in text
+    assert text.count("KWIRE_BUCKETED") == 2
 
 
 def test_a_part_that_is_read_elsewhere_too_stays() -> None:

@@ -1,4 +1,5 @@
-"""What the embedded engine takes of Spark SQL, and what it leaves to Spark. Proves: reports.embedded.translation."""
+"""Queries in Spark SQL that the embedded engine takes, and that it leaves to Spark. Proves:
+reports.embedded.translation."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import pytest
 from reports import catalog, relations
 from reports.embedded import engine
 from reports.embedded.translation import translated
-from reports.engine_protocol import Untaken
+from reports.engine_protocol import UnsupportedSqlError
 
 NAMES = frozenset(relations.names())
 
@@ -42,7 +43,7 @@ def test_every_view_is_taken(view: str) -> None:
     ],
 )
 def test_what_was_not_compared_is_left_to_spark(query: str) -> None:
-    with pytest.raises(Untaken):
+    with pytest.raises(UnsupportedSqlError):
         translated(query, NAMES)
 
 

@@ -32,8 +32,8 @@ def of_sample(name: str, folder: Path, **how: Any) -> Path:
     return folder / name
 
 
-def of(made: Report, subject: str) -> list[Statement]:
-    return [one for one in made.statements if one.subject == subject]
+def of(health: Report, subject: str) -> list[Statement]:
+    return [statement for statement in health.statements if statement.subject == subject]
 
 
 def finding(forged: Forged, code: str, severity: str = "warning", **columns: Any) -> None:
@@ -65,32 +65,36 @@ def forged(tmp_path: Path) -> Forged:
 
 
 def test_a_clean_capture_is_well(tmp_path: Path) -> None:
-    made = report(of_sample(CLEAN, tmp_path))
-    assert {one.verdict for one in made.statements} <= {"good", "note"}
-    assert [one.verdict for one in of(made, "Findings")] == ["good"]
-    assert {one.subject for one in made.statements if one.verdict == "good"} >= {"Errors", "Latency", "Coverage"}
+    health = report(of_sample(CLEAN, tmp_path))
+    assert {statement.verdict for statement in health.statements} <= {"good", "note"}
+    assert [statement.verdict for statement in of(health, "Findings")] == ["good"]
+    assert {statement.subject for statement in health.statements if statement.verdict == "good"} >= {
+        "Errors",
+        "Latency",
+        "Coverage",
+    }
 
 
 def test_every_error_and_warning_of_the_table_is_told_with_its_evidence(tmp_path: Path) -> None:
     dataset = of_sample(FAULTY, tmp_path)
-    made = report(dataset)
+    health = report(dataset)
     rows = analyzer.open_dataset(dataset).findings.to_table().to_pylist()
     refused = [row for row in rows if row["code"] == "authentication-failed"]
-    told = of(made, "authentication-failed")
-    assert {one.text for one in told} == {row["text"] for row in refused}
-    assert {one.verdict for one in told} == {"bad"}
+    statements = of(health, "authentication-failed")
+    assert {statement.text for statement in statements} == {row["text"] for row in refused}
+    assert {statement.verdict for statement in statements} == {"bad"}
     first = refused[0]["first"]
-    shown = next(one for one in told if one.text == refused[0]["text"])
+    shown = next(statement for statement in statements if statement.text == refused[0]["text"])
     assert f"exchange {first['exchange']} of {first['connection']}" in " ".join(shown.evidence)
     assert shown.advice == refused[0]["advice"]
-    assert [one.verdict for one in made.statements] == sorted(
-        (one.verdict for one in made.statements), key=["bad", "look", "note", "good"].index
+    assert [statement.verdict for statement in health.statements] == sorted(
+        (statement.verdict for statement in health.statements), key=["bad", "look", "note", "good"].index
     )
-    assert len(made.answers["findings"].rows) == len(rows)
-    for shown_as in (rendering.as_html(made), rendering.as_markdown(made).replace("\\", "")):
+    assert len(health.answers["findings"].rows) == len(rows)
+    for shown_as in (rendering.as_html(health), rendering.as_markdown(health).replace("\\", "")):
         assert f"exchange {first['exchange']} of {first['connection']}" in shown_as
-    whole = json.loads(rendering.as_json(made))
-    assert [row["text"] for row in whole["findings"]] == [one.text for one in made.statements]
+    whole = json.loads(rendering.as_json(health))
+    assert [row["text"] for row in whole["findings"]] == [statement.text for statement in health.statements]
     assert whole["findings"][0]["evidence"]
 
 
@@ -98,21 +102,21 @@ def test_severities_become_verdicts_and_causes_say_how_sure_they_are(forged: For
     finding(forged, "a", "error", cause="the disk", proven=True)
     finding(forged, "b", "warning", cause="the disk", proven=False)
     finding(forged, "c", "note")
-    made = report(forged.write())
-    told = {one.subject: (one.verdict, one.text) for one in made.statements}
-    assert told["a"] == ("bad", "a is so. Because: the disk.")
-    assert told["b"] == ("look", "b is so. Probably: the disk.")
-    assert told["c"] == ("note", "c is so.")
-    (evidence,) = {one.evidence for one in of(made, "a")}
+    health = report(forged.write())
+    by_subject = {statement.subject: (statement.verdict, statement.text) for statement in health.statements}
+    assert by_subject["a"] == ("bad", "a is so. Because: the disk.")
+    assert by_subject["b"] == ("look", "b is so. Probably: the disk.")
+    assert by_subject["c"] == ("note", "c is so.")
+    (evidence,) = {statement.evidence for statement in of(health, "a")}
     link = "10.0.0.1:5000-10.0.0.9:9092#1"
     assert evidence == (f"first, worst: exchange 3 of {link}", f"last: exchange 9 of {link}")
-    assert "Findings" not in told
+    assert "Findings" not in by_subject
 
 
 def test_of_many_alike_the_first_are_told_and_the_others_counted(forged: Forged) -> None:
     for number in range(7):
         finding(forged, "alike", text=f"number {number}", since=at(number))
-    texts = [one.text for one in of(report(forged.write()), "alike")]
+    texts = [statement.text for statement in of(report(forged.write()), "alike")]
     assert texts == [*(f"number {number}" for number in range(4)), "3 more like these: see Findings."]
 
 
@@ -121,12 +125,12 @@ def test_facts_are_good_only_where_nothing_of_their_kind_was_found(forged: Forge
         forged.exchange("Produce", second=number, error="NOT_LEADER_OR_FOLLOWER" if number else None)
     forged.connection(payload_bytes=10, decoded_bytes=10)
     finding(forged, "broker-slow", family="latency")
-    made = report(forged.write())
-    assert of(made, "Latency")[0].verdict == "note"
-    assert of(made, "Errors") == [
+    health = report(forged.write())
+    assert of(health, "Latency")[0].verdict == "note"
+    assert of(health, "Errors") == [
         Statement("Errors", "good", "2 answers of 3 hold an error, none of them a fault.", "errors")
     ]
-    assert of(made, "Coverage")[0].verdict == "good"
+    assert of(health, "Coverage")[0].verdict == "good"
 
 
 def test_answers_that_were_cut_off_are_not_called_well(forged: Forged) -> None:
@@ -139,11 +143,11 @@ def test_answers_that_were_cut_off_are_not_called_well(forged: Forged) -> None:
 
 
 def test_without_meaning_nothing_is_called_well(tmp_path: Path) -> None:
-    made = report(of_sample(CLEAN, tmp_path, meaning=False))
-    (statement,) = of(made, "Findings")
+    health = report(of_sample(CLEAN, tmp_path, meaning=False))
+    (statement,) = of(health, "Findings")
     assert statement.verdict == "look"
     assert "Not analysed: what the traffic of capture.pcap means" in statement.text
-    assert of(made, "Latency")[0].verdict == "note"
+    assert of(health, "Latency")[0].verdict == "note"
 
 
 def test_what_an_upgrade_removes_names_its_clients(tmp_path: Path) -> None:
@@ -176,15 +180,21 @@ def test_clients_that_were_offered_nothing_newer_may_live_through_an_upgrade(tmp
     forged = Forged(tmp_path / "old", meaning=True)
     forged.add("api_versions", broker="10.0.0.9:9092", api_key=1, min=0, max=3)
     forged.exchange("Fetch", api_version=3)
-    said = of(report(forged.write(), target="4.0"), "Upgrade")  # a client before 2.4 has no newer ones for all we know
-    assert [(one.verdict, one.text) for one in said] == [("bad", "Kafka 4.0 has removed what 1 client uses: app.")]
+    statements = of(
+        report(forged.write(), target="4.0"), "Upgrade"
+    )  # a client before 2.4 has no newer ones for all we know
+    assert [(statement.verdict, statement.text) for statement in statements] == [
+        ("bad", "Kafka 4.0 has removed what 1 client uses: app.")
+    ]
     forged.exchange("ApiVersions", api_version=3)
     newest = "Kafka 4.0 has removed what 1 client uses, though no newer version was offered to it, which may have one: "
-    said = of(report(forged.write(), target="4.0"), "Upgrade")
-    assert [(one.verdict, one.text) for one in said] == [("look", f"{newest}app.")]
+    statements = of(report(forged.write(), target="4.0"), "Upgrade")
+    assert [(statement.verdict, statement.text) for statement in statements] == [("look", f"{newest}app.")]
     forged.exchange("Fetch", api_version=2)  # older than it could
-    said = of(report(forged.write(), target="4.0"), "Upgrade")
-    assert [(one.verdict, one.text) for one in said] == [("bad", "Kafka 4.0 has removed what 1 client uses: app.")]
+    statements = of(report(forged.write(), target="4.0"), "Upgrade")
+    assert [(statement.verdict, statement.text) for statement in statements] == [
+        ("bad", "Kafka 4.0 has removed what 1 client uses: app.")
+    ]
 
 
 def test_an_upgrade_is_called_well_as_far_as_requests_were_read(tmp_path: Path) -> None:

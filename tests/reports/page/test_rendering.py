@@ -93,7 +93,9 @@ class Opened:
         self.complaints: list[str] = []
         self.page.on("console", lambda message: self.complaints.append(message.text))
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("request", lambda asked: self.complaints.append(asked.url) if asked.url[:4] == "http" else None)
+        self.page.on(
+            "request", lambda request: self.complaints.append(request.url) if request.url[:4] == "http" else None
+        )
         self.page.goto(file.as_uri())
         self.page.wait_for_function("document.querySelectorAll('.plot canvas').length > 3")
 
@@ -275,9 +277,9 @@ def test_spark_makes_the_same_report(spark: Any, dataset: str, report: Report) -
 
 def test_an_empty_dataset_gives_a_page_that_says_so(tmp_path: Path) -> None:
     with engine.opened([Forged(tmp_path / "empty").write()]) as embedded:
-        made = make(embedded, ("empty",), None, "1")
-    page = rendering.as_html(made)
+        report = make(embedded, ("empty",), None, "1")
+    page = rendering.as_html(report)
     assert "No Kafka traffic was found in the capture." in page
     assert "No request names a group." in page
-    assert rendering.as_markdown(made).count("\n## ") == len(sections.SECTIONS)
-    json.loads(rendering.as_json(made))
+    assert rendering.as_markdown(report).count("\n## ") == len(sections.SECTIONS)
+    json.loads(rendering.as_json(report))

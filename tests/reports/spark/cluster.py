@@ -33,10 +33,10 @@ class Cluster:
     def __enter__(self) -> Cluster:
         try:
             log = self._start("master", "org.apache.spark.deploy.master.Master", "--port", "0")
-            self.master = self._said(log, r"Starting Spark master at (spark://\S+)")
+            self.master = self._logged(log, r"Starting Spark master at (spark://\S+)")
             workers = [self._worker(number) for number in range(2)]
             for log in workers:
-                self._said(log, r"Successfully registered with master")
+                self._logged(log, r"Successfully registered with master")
         except BaseException:
             self.__exit__()
             raise
@@ -99,28 +99,28 @@ class Cluster:
             )
         return log
 
-    def _said(self, log: Path, pattern: str) -> str:
-        """What a process's log says, waited for."""
+    def _logged(self, log: Path, pattern: str) -> str:
+        """Wait for a line of a process's log."""
         until = time.monotonic() + SECONDS
         while time.monotonic() < until:
-            found = re.search(pattern, log.read_text("utf-8", "replace"))
-            if found:
-                return found[found.lastindex or 0]
+            match = re.search(pattern, log.read_text("utf-8", "replace"))
+            if match:
+                return match[match.lastindex or 0]
             time.sleep(0.05)
         raise AssertionError(f"{log.name} does not say {pattern!r}:\n{log.read_text('utf-8', 'replace')[-2000:]}")
 
     def executors(self) -> list[int]:
         """Process ids of the executors that the workers started."""
         workers = {process.pid for process in self.processes[1:]}
-        found = []
+        processes = []
         for entry in Path("/proc").iterdir():
             try:
                 parent = int(re.search(r"^PPid:\s+(\d+)", (entry / "status").read_text(), re.MULTILINE)[1])  # type: ignore[index]
                 if parent in workers and b"CoarseGrainedExecutorBackend" in (entry / "cmdline").read_bytes():
-                    found.append(int(entry.name))
+                    processes.append(int(entry.name))
             except (OSError, TypeError, ValueError):
                 continue
-        return found
+        return processes
 
 
 def executors_home(java: Java, folder: Path) -> Path:

@@ -98,9 +98,9 @@ def test_a_lost_executor_neither_doubles_nor_loses_rows(
 def test_sql_and_report_on_a_cluster(on_cluster: list[str], environment: dict[str, str], tmp_path: Path) -> None:
     dataset = analyzer.analyze(SAMPLE, tmp_path / "dataset")
     query = "SELECT count(*) AS n, count(DISTINCT connection) AS connections FROM exchanges"
-    asked = kwire("sql", str(tmp_path / "dataset"), query, "--format", "csv", *on_cluster, environment=environment)
+    process = kwire("sql", str(tmp_path / "dataset"), query, "--format", "csv", *on_cluster, environment=environment)
     rows = analyzer.open_dataset(tmp_path / "dataset").exchanges.to_table()
-    assert finished(asked).split() == ["n,connections", f"{len(rows)},{len(rows['connection'].unique())}"]
+    assert finished(process).split() == ["n,connections", f"{len(rows)},{len(rows['connection'].unique())}"]
     page = tmp_path / "report.html"
     finished(kwire("report", str(tmp_path / "dataset"), "-o", str(page), *on_cluster, environment=environment))
     assert "InitProducerId" in page.read_text("utf-8")

@@ -104,7 +104,7 @@ def test_in_chunks_captures_are_equal(spark: Any, tmp_path: Path, monkeypatch: p
     folders = shared_folders() if every else [shared_folder(name) for name in CHUNKED]
     captures = [path for folder in folders for path in _unpacked(folder, tmp_path)]
     options: dict[str, Any] = {"keep_bytes": True, "records": "meta"}
-    told: list[str] = []
+    notes: list[str] = []
     analyzer.analyze(captures, tmp_path / "local", **options)
     ingest.analyze(
         captures,
@@ -112,12 +112,12 @@ def test_in_chunks_captures_are_equal(spark: Any, tmp_path: Path, monkeypatch: p
         spark=spark,
         split_bytes=0,
         chunk_bytes=64_000 if not every else 256_000,
-        tell=told.append,
+        tell=notes.append,
         window_bytes=50_000,
         **options,
     )
     assert_same_dataset(tmp_path / "local", tmp_path / "spark")
-    assert told == []
+    assert notes == []
     assert not list((tmp_path / "spark").glob(f"**/{merging.PIECES}"))
 
 
@@ -138,13 +138,13 @@ def test_what_asks_for_names_that_others_say_is_divided_too(
     monkeypatch.setattr(chunked, "MOST_AGAIN", 1.0)
     folders = [SAMPLES / name for name in ("group-kip848-librdkafka-4.3", "client-kafkajs-3.9")]
     captures = [path for folder in folders for path in _unpacked(folder, tmp_path)]
-    told: list[str] = []
+    notes: list[str] = []
     analyzer.analyze(captures, tmp_path / "local", **wanted)
     ingest.analyze(
-        captures, tmp_path / "spark", spark=spark, split_bytes=0, chunk_bytes=chunk_bytes, tell=told.append, **wanted
+        captures, tmp_path / "spark", spark=spark, split_bytes=0, chunk_bytes=chunk_bytes, tell=notes.append, **wanted
     )
     assert_same_dataset(tmp_path / "local", tmp_path / "spark")
-    assert told == []
+    assert notes == []
     assert len(analyzer.open_dataset(tmp_path / "spark").exchanges.to_table()) > 0
 
 
@@ -183,22 +183,22 @@ def test_where_too_much_was_guessed_wrong_one_task_reads_all_and_a_note_tells(sp
     link, records = forge.loaded(CAPTURE)
     capture = tmp_path / "commented.pcapng"
     capture.write_bytes(forge.pcapng(records, (link,), comment="each packet has one"))
-    told: list[str] = []
+    notes: list[str] = []
     analyzer.analyze(capture, tmp_path / "local")
-    ingest.analyze(capture, tmp_path / "spark", spark=spark, split_bytes=0, chunk_bytes=16_000, tell=told.append)
+    ingest.analyze(capture, tmp_path / "spark", spark=spark, split_bytes=0, chunk_bytes=16_000, tell=notes.append)
     assert_same_dataset(tmp_path / "local", tmp_path / "spark")
-    assert told == ["commented.pcapng: not read in chunks: 3 of 4 chunks were guessed wrong; one task reads it whole"]
+    assert notes == ["commented.pcapng: not read in chunks: 3 of 4 chunks were guessed wrong; one task reads it whole"]
 
 
 @pytest.mark.usefixtures("crumbs")
 def test_in_chunks_the_summary_is_equal_too(spark: Any, tmp_path: Path) -> None:
-    told: list[str] = []
+    notes: list[str] = []
     local = analyzer.analyze(CAPTURE, tmp_path / "local")
     in_chunks = ingest.analyze(
-        CAPTURE, tmp_path / "spark", spark=spark, split_bytes=0, chunk_bytes=32_000, tell=told.append
+        CAPTURE, tmp_path / "spark", spark=spark, split_bytes=0, chunk_bytes=32_000, tell=notes.append
     )
     assert in_chunks.summary == local.summary
-    assert told == []
+    assert notes == []
     assert_same_dataset(tmp_path / "local", tmp_path / "spark")
 
 
@@ -294,11 +294,11 @@ def test_what_a_lost_attempt_wrote_is_not_in_the_dataset(tmp_path: Path) -> None
     row = pa.Table.from_pylist([{"capture": "c", "topic_id": "i", "topic": "t"}], schema=tables.schema("topic_ids"))
     result = analyzer.analyze(CAPTURE)
     with Writer(tmp_path / "dataset") as writer:
-        lost, kept = Parts(writer.folder, f"{writer.run}-0-1"), Parts(writer.folder, f"{writer.run}-0-2")
-        for parts in (lost, kept):
+        lost, written = Parts(writer.folder, f"{writer.run}-0-1"), Parts(writer.folder, f"{writer.run}-0-2")
+        for parts in (lost, written):
             parts.write("topic_ids", row)
         lost.close()
-        writer.adopt(kept.close())
+        writer.adopt(written.close())
         writer.commit(manifest(result))
     assert [path.name for path in (tmp_path / "dataset" / "topic_ids").iterdir()] == [f"part-{writer.run}-0-2.parquet"]
     assert analyzer.open_dataset(tmp_path / "dataset").topic_ids.to_table().num_rows == 1

@@ -39,15 +39,15 @@ def wait_until(happened: Callable[[], bool], what: str, process: subprocess.Pope
 
 def processes_of(leader: int) -> list[str]:
     """The processes of a session, as Linux tells them, zombies left out."""
-    found = []
+    processes = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             state, _, _, owner, *_ = (folder / "stat").read_text().rpartition(")")[2].split()
             if int(owner) == leader and state != "Z":
-                found.append((folder / "cmdline").read_text().replace("\0", " "))
+                processes.append((folder / "cmdline").read_text().replace("\0", " "))
         except OSError:  # gone meanwhile
             continue
-    return found
+    return processes
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are told by /proc (Linux)")
@@ -80,8 +80,8 @@ def test_ctrl_c_leaves_the_old_dataset_and_no_process(way: str, tmp_path: Path) 
         os.write(pipe, CAPTURE.read_bytes()[:20_000])
         wait_until(lambda: not waiting_in(pipe), "nobody reads the capture", process)
     os.killpg(process.pid, signal.SIGINT)
-    printed, said = process.communicate(timeout=60)
-    assert (process.returncode, printed, said) == (130, "", "kwire: interrupted\n")
+    printed, complaints = process.communicate(timeout=60)
+    assert (process.returncode, printed, complaints) == (130, "", "kwire: interrupted\n")
     wait_until(lambda: not processes_of(process.pid), "a process is left behind")
     assert sorted((path, path.stat().st_mtime_ns) for path in out.rglob("*")) == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["capture.pcap", "dataset"]
@@ -121,8 +121,8 @@ def test_ctrl_c_ends_a_query_that_has_begun(tmp_path: Path) -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "busy\n", process.communicate()
     os.killpg(process.pid, signal.SIGINT)
-    printed, said = process.communicate(timeout=60)
-    assert (process.returncode, printed, said) == (130, "", "kwire: interrupted\n")
+    printed, complaints = process.communicate(timeout=60)
+    assert (process.returncode, printed, complaints) == (130, "", "kwire: interrupted\n")
     assert list(tmp_path.glob("kwire-spark-*")) == []
 
 

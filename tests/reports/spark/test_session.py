@@ -61,14 +61,14 @@ def test_two_starts_at_once_make_an_archive_each_and_the_last_stays(
 ) -> None:
     monkeypatch.setenv("KWIRE_CACHE_DIR", str(tmp_path))
     java = session.Java(tmp_path, 17, "")
-    one, other = session._archive(java, "a.jar", []), session._archive(java, "a.jar", [])
-    for number, archive in enumerate((one, other)):
+    first, other = session._archive(java, "a.jar", []), session._archive(java, "a.jar", [])
+    for number, archive in enumerate((first, other)):
         assert archive.making is not None
         archive.making.write_text(str(number))
         archive.keep()
         archive.forget()
     assert [path.read_text() for path in (tmp_path / "spark").iterdir()] == ["1"]
-    assert session._archive(java, "a.jar", []).flags == (f"-XX:SharedArchiveFile={one.path}",)
+    assert session._archive(java, "a.jar", []).flags == (f"-XX:SharedArchiveFile={first.path}",)
 
 
 def test_a_quick_session_does_not_have_java_compile_at_length(tmp_path: Path) -> None:
@@ -80,15 +80,15 @@ def test_a_quick_session_does_not_have_java_compile_at_length(tmp_path: Path) ->
         "    java = spark._jvm.java.lang.management.ManagementFactory\n"
         "    print(*java.getRuntimeMXBean().getInputArguments())"
     )
-    said = subprocess.run([sys.executable, "-c", run], capture_output=True, cwd=ROOT, env=environment, text=True)
-    assert set(session._QUICK) <= set(said.stdout.split()), said.stderr
+    done = subprocess.run([sys.executable, "-c", run], capture_output=True, cwd=ROOT, env=environment, text=True)
+    assert set(session._QUICK) <= set(done.stdout.split()), done.stderr
 
 
 def children(process: int) -> list[int]:
-    found = []
+    processes = []
     for task in Path(f"/proc/{process}/task").iterdir():
-        found += [int(child) for child in (task / "children").read_text().split()]
-    return found
+        processes += [int(child) for child in (task / "children").read_text().split()]
+    return processes
 
 
 def alive(process: int) -> bool:
@@ -100,8 +100,8 @@ def alive(process: int) -> bool:
 
 def test_sockets_lie_in_the_folder_where_there_can_be_any(tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory() as short:
-        said = session._by_unix_sockets(Path(short))
-        assert said["spark.python.unix.domain.socket.dir"] == short
+        settings = session._by_unix_sockets(Path(short))
+        assert settings["spark.python.unix.domain.socket.dir"] == short
         assert os.listdir(short) == []
     deep = tmp_path / ("x" * 100)
     deep.mkdir()

@@ -33,8 +33,8 @@ def test_rows_are_those_of_analyze(session: Any) -> None:
     local = analyzer.analyze(CAPTURES, keep_bytes=True, records="meta")
     local.tables["batches"] = analyzer.analyze(CAPTURES).batches  # as they are without decompressing
     for name in local.tables:
-        found = session.read.format("kafka-capture").option("table", name).load(CAPTURES).toArrow()
-        assert found.cast(tables.schema(name)).equals(local.tables[name]), name
+        rows = session.read.format("kafka-capture").option("table", name).load(CAPTURES).toArrow()
+        assert rows.cast(tables.schema(name)).equals(local.tables[name]), name
 
 
 def test_offsets_that_replicas_are_sent_are_rows_of_offsets_too(tmp_path: Path) -> None:
@@ -42,9 +42,9 @@ def test_offsets_that_replicas_are_sent_are_rows_of_offsets_too(tmp_path: Path) 
     capture = replicas.written(tmp_path, name, replicas.copies(2, forging.TOPIC_ID, [replicas.commit(0, 40)]))
     source = CaptureSource({"path": str(capture), "table": "offsets"})
     reader = source.reader(source.schema())
-    found = pa.Table.from_batches([rows for part in reader.partitions() for rows in reader.read(part)])
-    assert found["kind"].to_pylist() == ["replica"]
-    assert found.equals(analyzer.analyze(capture).offsets)
+    loaded = pa.Table.from_batches([rows for part in reader.partitions() for rows in reader.read(part)])
+    assert loaded["kind"].to_pylist() == ["replica"]
+    assert loaded.equals(analyzer.analyze(capture).offsets)
 
 
 def test_captures_behind_urls_are_loaded(session: Any, tmp_path: Path) -> None:
@@ -59,9 +59,9 @@ def test_a_condition_gives_the_same_rows_whoever_applies_it(session: Any) -> Non
     frame = session.read.format("kafka-capture").option("columns", "api,latency_us,error").load(CAPTURES)
     assert frame.columns == ["api", "latency_us", "error"]
     rows = analyzer.analyze(CAPTURES).exchanges.to_pandas()
-    asked = frame.where("api IN ('Produce', 'Fetch') AND latency_us >= 5000 AND NOT (error IS NOT NULL)")
+    filtered = frame.where("api IN ('Produce', 'Fetch') AND latency_us >= 5000 AND NOT (error IS NOT NULL)")
     expected = rows[rows.api.isin(["Produce", "Fetch"]) & (rows.latency_us >= 5000) & rows.error.isna()]
-    assert 0 < asked.count() == len(expected)
+    assert 0 < filtered.count() == len(expected)
 
 
 def test_a_table_that_is_none_is_told(session: Any) -> None:
@@ -73,7 +73,7 @@ def test_pushed_filters_thin_out_and_are_all_given_back() -> None:
     reader = PushingReader({"path": CAPTURES[0]}, "exchanges", ["api"])
     pushed = [datasource.EqualTo(("api",), "Produce"), datasource.EqualTo(("errors", "code"), 3)]
     assert list(reader.pushFilters(pushed)) == pushed
-    rows = pa.concat_tables(pa.Table.from_batches([one]) for one in reader.read(reader.partitions()[0]))
+    rows = pa.concat_tables(pa.Table.from_batches([batch]) for batch in reader.read(reader.partitions()[0]))
     assert set(rows["api"].to_pylist()) == {"Produce"}
 
 

@@ -50,7 +50,7 @@ def ring(tmp_path: Path) -> Path:
 
 
 class Query:
-    """What Spark does with a stream. `rows`: of the batches that the sink has taken, by their number."""
+    """A query on a stream as Spark runs it. `rows`: of the batches that the sink has taken, by their number."""
 
     def __init__(self, ring: Path, table: str = "exchanges", limit: int | None = None, **options: str) -> None:
         self._options = {"path": str(ring), "state": str(ring.parent / "state"), "table": table, **options}
@@ -80,14 +80,14 @@ class Query:
                 return False
             self.planned.append(end)
         start = self.planned[number - 1] if number else reader.initialOffset()
-        found: list[pa.RecordBatch] = []
+        batches: list[pa.RecordBatch] = []
         for part in reader.partitions(start, self.planned[number]):
             task = pickle.loads(pickle.dumps(reader))
             for rows in task.read(pickle.loads(pickle.dumps(part))):
-                found.append(rows)
-                if break_after is not None and sum(map(len, found)) > break_after:
+                batches.append(rows)
+                if break_after is not None and sum(map(len, batches)) > break_after:
                     return True
-        self.rows[number] = pa.Table.from_batches(found, tables.schema(self.table)) if found else self._none()
+        self.rows[number] = pa.Table.from_batches(batches, tables.schema(self.table)) if batches else self._none()
         reader.commit(self.planned[number])
         return True
 
@@ -98,9 +98,9 @@ class Query:
         return pa.concat_tables(self.rows.values())
 
 
-def same_rows(found: pa.Table, expected: pa.Table) -> bool:
+def same_rows(rows: pa.Table, expected: pa.Table) -> bool:
     """Equal but for the order of rows: what is waited for comes later than what followed it."""
-    return sorted(map(repr, found.to_pylist())) == sorted(map(repr, expected.to_pylist()))
+    return sorted(map(repr, rows.to_pylist())) == sorted(map(repr, expected.to_pylist()))
 
 
 @pytest.mark.parametrize("table", ["exchanges", "partitions", "connections", "messages", "groups"])
@@ -154,9 +154,12 @@ def test_a_file_that_is_renamed_or_packed_is_the_same(ring: Path, parts: list[Pa
     while query.batch(finish="true"):
         pass
     assert query.planned[-1]["files"] == {"ring": 5}
-    named = ["capture", *(f"{one}_{what}" for one in ("request", "response") for what in ("file", "offset", "packet"))]
-    found, expected = query.all(), analyzer.analyze(CAPTURE).exchanges
-    assert same_rows(found.drop_columns(named), expected.drop_columns(named))
+    named = [
+        "capture",
+        *(f"{side}_{what}" for side in ("request", "response") for what in ("file", "offset", "packet")),
+    ]
+    rows, expected = query.all(), analyzer.analyze(CAPTURE).exchanges
+    assert same_rows(rows.drop_columns(named), expected.drop_columns(named))
 
 
 def test_a_file_that_vanishes_before_it_was_read_is_an_error(ring: Path, parts: list[Path]) -> None:
@@ -187,7 +190,7 @@ def test_several_folders_are_several_tasks(ring: Path, parts: list[Path]) -> Non
         {"files": {"ring": 1, "other": 0}, "over": False},
         {"files": {"ring": 1, "other": 1}, "over": True},
     ]
-    assert same_rows(query.all(), pa.concat_tables([analyzer.analyze(one).exchanges for one in (ring, other)]))
+    assert same_rows(query.all(), pa.concat_tables([analyzer.analyze(folder).exchanges for folder in (ring, other)]))
 
 
 def test_what_cannot_go_on_is_told(ring: Path, parts: list[Path]) -> None:
@@ -299,9 +302,12 @@ def test_a_file_that_is_renamed_or_packed_when_it_is_whole_is_gone_on_with(ring:
     while query.batch(finish="true"):
         pass
     assert query.planned[-1]["files"] == {"ring": 5}
-    named = ["capture", *(f"{one}_{what}" for one in ("request", "response") for what in ("file", "offset", "packet"))]
-    found, expected = query.all(), analyzer.analyze(CAPTURE).exchanges
-    assert same_rows(found.drop_columns(named), expected.drop_columns(named))
+    named = [
+        "capture",
+        *(f"{side}_{what}" for side in ("request", "response") for what in ("file", "offset", "packet")),
+    ]
+    rows, expected = query.all(), analyzer.analyze(CAPTURE).exchanges
+    assert same_rows(rows.drop_columns(named), expected.drop_columns(named))
 
 
 def test_whether_the_newest_file_is_followed_may_change(ring: Path, parts: list[Path]) -> None:
@@ -385,8 +391,8 @@ def test_spark_goes_on_from_its_checkpoint(spark: Any, ring: Path, parts: list[P
 
     def run(**options: str) -> None:
         """All that is there, by a query of its own."""
-        asked = {"state": str(tmp_path / "state"), "maxFilesPerTrigger": "1", **options}
-        frame = own.readStream.format("kafka-capture").options(**asked).load(str(ring))
+        settings = {"state": str(tmp_path / "state"), "maxFilesPerTrigger": "1", **options}
+        frame = own.readStream.format("kafka-capture").options(**settings).load(str(ring))
         writer = frame.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
         for _ in range(5):
             try:
@@ -408,11 +414,11 @@ def test_spark_goes_on_from_its_checkpoint(spark: Any, ring: Path, parts: list[P
         shutil.copy(part, ring)
     run(maxFilesPerTrigger="9", finish="true")
     offsets = [path for path in sorted((tmp_path / "checkpoint" / "offsets").iterdir()) if path.name.isdecimal()]
-    taken = [json.loads(path.read_text().splitlines()[-1]) for path in offsets]
-    assert taken == [
+    positions = [json.loads(path.read_text().splitlines()[-1]) for path in offsets]
+    assert positions == [
         {"files": {"ring": 1}, "over": False},
         {"files": {"ring": 2}, "bytes": {"ring": 5000}, "over": False},
         {"files": {"ring": 5}, "over": True},
     ]
-    found = own.read.parquet(str(tmp_path / "rows")).toArrow().cast(tables.schema("exchanges"))
-    assert same_rows(found, analyzer.analyze(ring).exchanges)
+    rows = own.read.parquet(str(tmp_path / "rows")).toArrow().cast(tables.schema("exchanges"))
+    assert same_rows(rows, analyzer.analyze(ring).exchanges)
