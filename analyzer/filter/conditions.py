@@ -93,6 +93,11 @@ class ErrorNameTest:
         return (self.pattern.search(kafka_errors.name(value)) is not None) != self.negated
 
 
+def end_point(ip: str, port: int) -> str:
+    """Write an address and a port, IPv6 in brackets."""
+    return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
+
+
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
@@ -108,8 +113,7 @@ class AddressTest:
     def __call__(self, value: Any) -> bool:
         ip, port = value
         if self.pattern is not None:
-            shown = f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
-            return (self.pattern.search(shown) is not None) != self.negated
+            return (self.pattern.search(end_point(ip, port)) is not None) != self.negated
         address = ipaddress.ip_address(ip)
         inside = any(address in network and network_port in (None, port) for network, network_port in self.networks)
         return inside != self.negated

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from analyzer.bulk import exchange_tables
 from analyzer.dataset import tables
+from analyzer.filter.conditions import end_point
 from analyzer.filter.tokens import Word, WordError, did_you_mean, short, suggest
 from analyzer.filter.values import ENUMERATED, micros
 from analyzer.protocol import program
@@ -246,7 +247,7 @@ class Operand:
             return (values or None) if self.several else values[0] if values else None
         if self.about.form == "address":
             ip, port = (row[name] for name in self.about.names)
-            return None if ip is None else f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
+            return None if ip is None else end_point(ip, port)
         value = next((row[name] for name in self.about.names if row[name] is not None), None)
         return value if value is None or self.per == 1 else value // self.per
 

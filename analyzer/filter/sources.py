@@ -69,20 +69,17 @@ class ExchangeColumns:
             passed[code] = test(coded.values[code])
         return passed
 
-    def test_lists(self, column: ListColumn, test: Test | None) -> tuple[np.ndarray, np.ndarray]:
+    def test_lists(self, column: ListColumn, test: Test | None) -> tuple[np.ndarray, np.ndarray | None]:
         """Test the lists of a column, or without a test whether they have elements: bool[lists] certainly, bool[lists]
-        certainly not."""
+        perhaps, or None if all is certain."""
         if column.values is None:
-            true = column.filled() if test is None else column.having(apply_test(test, column.code))
-            return true, ~true
+            return column.filled() if test is None else column.having(apply_test(test, column.code)), None
         coded = Coded(column.code, column.values)
         if test is None:
-            true = column.having(column.code >= 0)
-            return true, ~true
-        open_ = select_codes(self.test_values(self.is_open, coded), column.code)
+            return column.having(column.code >= 0), None
         passed = select_codes(self.test_values(test, coded), column.code)
-        true = column.having(passed & ~open_)
-        return true, ~true & ~column.having(open_)
+        open_ = select_codes(self.test_values(self.is_open, coded), column.code)
+        return column.having(passed & ~open_), column.having(open_) if open_.any() else None
 
     def rows_with(self, name: str, test: Test | None) -> tuple[np.ndarray, np.ndarray] | None:
         """Test a column of lists: bool[n] rows with an element that passes (without a test, with any element), bool[n]
@@ -90,8 +87,9 @@ class ExchangeColumns:
         column = self.lists(name)
         if column is None:
             return None
-        true, false = self.test_lists(column, test)
-        return select_codes(true, column.of), select_codes(false, column.of)
+        certain, perhaps = self.test_lists(column, test)
+        passed = select_codes(certain, column.of)
+        return passed, ~passed if perhaps is None else ~(passed | select_codes(perhaps, column.of))
 
     def api_keys(self) -> np.ndarray:
         """Get the API's key of each row: int[n], -1 for null."""

@@ -101,7 +101,7 @@ def answer_call(view: View, what: str, query: Query) -> Answer:
     except KwireError as problem:
         return error_answer(400, problem)
     except Cancelled:
-        return error_answer(503, BadRequestError("nobody waits for this answer"))
+        return error_answer(503, BadRequestError("the client has disconnected"))
     answer = result if isinstance(result, Answer) else Answer(200, _json(result))
     answer.headers["Server-Timing"] = f"answer;dur={(time.perf_counter() - began) * 1000:.1f}"
     return answer
@@ -439,10 +439,7 @@ def neighbour(view: View, query: Query) -> Any:
 def exchange(view: View, query: Query) -> Any:
     """Get all columns of one exchange."""
     key = parse_key(query.get("key", ""))
-    number = view.tables.row_of(key)
-    if number is None:
-        raise BadRequestError("there is no such exchange", "it may be of another capture")
-    row = view.tables.row(number)
+    row = view.tables.row(view.tables.require_row(key))
     outcome, subject = exchange_lines.outcome(row), exchange_lines.subject(row)
     return {"key": format_key(key), "outcome": outcome, "subject": subject, "row": _safe(row)}
 
@@ -452,15 +449,15 @@ def exchange(view: View, query: Query) -> Any:
 
 def _pairs_of(view: View) -> ExchangePairs:
     if view.pairs is None:
-        raise BadRequestError("nothing is here twice", "a RUN of kwire replay has pairs; so have captures of both ends")
+        raise BadRequestError(
+            "there are no pairs of exchanges", "a RUN of kwire replay has pairs; so have captures of both ends"
+        )
     return view.pairs
 
 
 def _other_side(view: View, key: Key) -> tuple[int, Key | None]:
     """Get the row of an exchange, and the other exchange of its pair."""
-    pairs, row = _pairs_of(view), view.tables.row_of(key)
-    if row is None:
-        raise BadRequestError("there is no such exchange", "it may be of another capture")
+    pairs, row = _pairs_of(view), view.tables.require_row(key)
     return row, None if pairs.of[row] < 0 else view.tables.key_of(int(pairs.of[row]))
 
 
@@ -576,7 +573,7 @@ def _path(query: Query) -> list[int]:
     text = query.get("path", "")
     steps = text.split(".") if text else []
     if not all(step.isascii() and step.isdigit() and len(step) < 10 for step in steps):
-        raise BadRequestError("path: not places joined by points", "as 3.0.2")
+        raise BadRequestError("path: not positions joined by points", "for example 3.0.2")
     return [int(step) for step in steps]
 
 

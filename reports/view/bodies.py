@@ -162,7 +162,7 @@ class MessageReader:
                 )
                 return ExchangeMessages(result, f"{names or 'the capture'}, read again")
         raise BadRequestError(
-            "the capture does not hold this exchange any more", "was the file changed? analyse it again"
+            "the capture does not contain this exchange any more", "if the file was changed, analyse it again"
         )
 
     def _path(self, arguments: Sequence[str], name: str) -> str | None:
@@ -224,7 +224,7 @@ class MessageReader:
             return
         if self._captures is None:
             raise BadRequestError(
-                "this filter asks for fields of messages, and the capture is not at hand",
+                "this filter tests fields of messages, and the capture is not available",
                 "look at the capture itself: kwire view CAPTURE",
             )
         for point in capture_points(list(self._captures.arguments), self._captures.how.rotated):

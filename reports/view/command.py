@@ -50,8 +50,8 @@ def view(options: ViewOptions) -> int:
     local = _is_local(host)
     if not local and token is None:
         raise UsageError(
-            f"--listen {options.listen}: others could reach the page there, and it shows what is in the capture",
-            "--token-file FILE, with a secret of your own in it, lets in who has that",
+            f"--listen {options.listen}: others could reach the page there, and it shows the capture's content",
+            "--token-file FILE restricts access to those who have the secret in the file",
         )
     try:
         import uvicorn
@@ -78,11 +78,11 @@ def view(options: ViewOptions) -> int:
         sys.stdout.write(address + "\n")
         sys.stdout.flush()
         if not local:
-            sys.stderr.write("note: the page is not encrypted on its way; a tunnel (ssh -L) is\n")
+            sys.stderr.write("note: the connection to the page is not encrypted; use a tunnel (ssh -L)\n")
         if options.open and token is None:
             _open(address)
         config = uvicorn.Config(
-            application(opening.stage, door),
+            application(opening.current, door),
             log_level="critical",
             lifespan="off",
             server_header=False,
@@ -95,7 +95,7 @@ def view(options: ViewOptions) -> int:
         sys.setswitchinterval(SWITCH_SECONDS)
         server = uvicorn.Server(config)
         opening.begin()
-        threading.Thread(target=_announce, args=(opening.stage, server), daemon=True).start()
+        threading.Thread(target=_announce, args=(opening.current, server), daemon=True).start()
         server.run(sockets=[listening])
         opening.raise_failure()
     return 0
@@ -106,7 +106,7 @@ class _ViewOpener:
     page."""
 
     def __init__(self, options: ViewOptions) -> None:
-        self.stage = CurrentView()
+        self.current = CurrentView()
         self._options = options
         self._stack = contextlib.ExitStack()
         self._thread: threading.Thread | None = None
@@ -118,7 +118,7 @@ class _ViewOpener:
         from reports.view import open_view as opening
 
         self._opened = True
-        opening.begin_view(self._options.sources, self._options, self._stack, self.stage)
+        opening.begin_view(self._options.sources, self._options, self._stack, self.current)
 
     def begin(self) -> None:
         """Open the view in the background, unless it is open."""
@@ -130,21 +130,21 @@ class _ViewOpener:
         try:
             self.open()
         except KwireError as problem:
-            self.stage.fail(problem)
+            self.current.fail(problem)
         except BaseException as broken:  # raised where somebody sees it
             self._broken = broken
-            self.stage.fail(UsageError("what is to be looked at cannot be opened"))
+            self.current.fail(UsageError("the view cannot be opened"))
 
     def raise_failure(self) -> None:
         """Raise the error that prevented a view, if there was one."""
         if self._broken is not None:
             raise self._broken
-        if self.stage.view is None and self.stage.failure is not None:
-            raise self.stage.failure
+        if self.current.view is None and self.current.failure is not None:
+            raise self.current.failure
 
     def end(self) -> None:
         """Stop opening, and remove temporary files."""
-        self.stage.ended = True
+        self.current.ended = True
         if self._thread is not None:
             self._thread.join(ENDING_SECONDS)
         self._stack.close()
@@ -173,16 +173,16 @@ def _begins(path: str) -> bool:
     return len(head) == 24 and head.startswith(_CAPTURES)
 
 
-def _announce(stage: CurrentView, server: uvicorn.Server) -> None:
+def _announce(current: CurrentView, server: uvicorn.Server) -> None:
     """Report the first view as soon as it is ready; stop the server if there will be none."""
     try:
-        view = stage.first_view()
+        view = current.first_view()
     except KwireError:
         server.should_exit = True
         return
-    more = "" if stage.done else " (the first; more are being read)"
+    more = "" if current.done else " (the first; more are being read)"
     sys.stderr.write(f"kwire: {view.tables.columns.n:,} exchanges{more} at the address above; Ctrl-C ends\n")
-    stage.looked.wait(LOADED_SECONDS)
+    current.looked.wait(LOADED_SECONDS)
     time.sleep(LOADED_SECONDS / 10)  # the browser shows them, and requests the rows around them
     view.tables.parse("api == Fetch")  # the first filter would wait for the grammar
     view.messages.warm_up()  # and the first message for what reads it
@@ -231,7 +231,7 @@ def _token(path: str | None) -> str | None:
         with open(path, encoding="ascii") as file:
             token = file.read(4096).strip()
     except OSError as failure:
-        raise UsageError(f"{path}: {failure.strerror}", "give a file with a secret to --token-file") from None
+        raise UsageError(f"{path}: {failure.strerror}", "--token-file needs a readable file with a secret") from None
     except UnicodeDecodeError:
         raise UsageError(f"{path}: not plain text", "a token is letters, digits, - and _") from None
     if not re.fullmatch(rf"[A-Za-z0-9_\-.~]{{{LEAST_TOKEN},}}", token):

@@ -51,9 +51,9 @@ class CurrentView:
     @classmethod
     def of(cls, view: View) -> CurrentView:
         """Wrap a complete view."""
-        stage = cls()
-        stage.show(view, done=True)
-        return stage
+        current = cls()
+        current.show(view, done=True)
+        return current
 
     def show(self, view: View, done: bool = False) -> None:
         """Replace the view."""

@@ -160,7 +160,7 @@ class ExchangePairs:
         rows = self.chosen(shown, text, differing)
         by = sort.removeprefix("-")
         if by and by not in SORTS:
-            raise BadRequestError(f"sort={sort[:40]}: pairs are not sorted by that", f"one of {', '.join(SORTS)}")
+            raise BadRequestError(f"sort={sort[:40]}: pairs cannot be sorted by that", f"one of {', '.join(SORTS)}")
         if by:
             numbers = self.shifts(shown, rows) if by == "shift_us" else self.verdicts(shown)[rows].astype(np.int64)
             none = numbers == np.iinfo(np.int64).min

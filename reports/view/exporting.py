@@ -38,7 +38,7 @@ _PIECE: Final = 1 << 20
 def export_rows(tables: Tables, text: str, sort: str, form: str) -> tuple[str, Callable[[], Iterator[bytes]]]:
     """Get the file's type, and a function that makes its pieces. Raises BadRequestError."""
     if form not in FORMS:
-        raise BadRequestError(f"format={form[:40]}: nothing is written in it", f"one of {', '.join(FORMS)}")
+        raise BadRequestError(f"format={form[:40]}: unknown format", f"one of {', '.join(FORMS)}")
     kind, written = FORMS[form]
     return kind, partial(written, _parts(tables, tables.ordered(text, sort).rows))
 
@@ -51,7 +51,7 @@ def connections_to_export(
 
     if captures is None:
         raise BadRequestError(
-            "the capture is not at hand: no packets", "look at the capture itself: kwire view CAPTURE"
+            "the capture is not available: no packets", "look at the capture itself: kwire view CAPTURE"
         )
     rows = tables.chosen(text).rows
     columns = tables.columns
@@ -83,7 +83,7 @@ def export_packets(there: Sequence[tuple[CapturePoint, list[ConnectionSpan]]]) -
     first = next(pieces, None)  # raises errors before the answer begins
     if first is None:
         raise BadRequestError(
-            "no packet of the chosen exchanges is there", "the filter chooses none, or the capture was changed"
+            "the capture has no packet of the chosen exchanges", "the filter chooses none, or the capture was changed"
         )
     return itertools.chain([first], pieces)
 

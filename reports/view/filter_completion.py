@@ -16,6 +16,7 @@ import numpy as np
 
 from analyzer.dataset import tables as contract
 from analyzer.filter import names
+from analyzer.filter.conditions import end_point
 from analyzer.filter.tokens import Word, WordError
 from analyzer.frame.counting import count_codes
 from analyzer.frame.list_columns import ListColumn
@@ -213,13 +214,9 @@ def count_values(tables: Tables, about: names.Columns, rows: np.ndarray | None =
         counts = count_codes(columns.codes[name], rows, len(values))
         there = np.flatnonzero(counts)
         shown = (values[code] for code in there.tolist())
-        texts = [_address(*address) for address in shown] if about.form == "address" else list(shown)
+        texts = [end_point(*address) for address in shown] if about.form == "address" else list(shown)
         counted = list(zip(texts, counts[there].tolist(), strict=True))
     yield from sorted(counted, key=lambda entry: (-entry[1], entry[0]))
-
-
-def _address(ip: str, port: int) -> str:
-    return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
 
 
 def _of_lists(listed: ListColumn, rows: np.ndarray | None) -> list[tuple[int, int]]:

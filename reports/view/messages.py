@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from reports.view.source_captures import SourceCaptures
-from reports.view.tables import BadRequestError, Key, Tables
+from reports.view.tables import Key, Tables
 
 if TYPE_CHECKING:
     from reports.view.bodies import ExchangeMessages, MessageReader
@@ -53,9 +53,7 @@ class Messages:
             if messages is not None:
                 self._cache.move_to_end(key)
                 return messages
-            row = self._tables.row_of(key)
-            if row is None:
-                raise BadRequestError("there is no such exchange", "it may be of another capture")
+            row = self._tables.require_row(key)
             messages = self._cache[key] = self.reader().look(key, self._tables.row(row))
             while len(self._cache) > CACHED_EXCHANGES or (len(self._cache) > 1 and self._bytes() > CACHE_BYTES):
                 self._cache.popitem(last=False)

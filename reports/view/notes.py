@@ -48,7 +48,7 @@ class Notes:
                 try:
                     notes._take(content)
                 except BadRequestError as wrong:
-                    raise BadRequestError(f"{path}: {wrong}", "move the file away to begin without notes") from None
+                    raise BadRequestError(f"{path}: {wrong}", "move the file away to start without notes") from None
         return notes
 
     def content(self) -> dict[str, Any]:
@@ -70,8 +70,8 @@ class Notes:
             except OSError as failure:
                 with contextlib.suppress(OSError):
                     beside.unlink()
-                message = f"{self.path}: notes cannot be kept: {failure.strerror}"
-                raise BadRequestError(message, "they last until the end") from None
+                message = f"{self.path}: notes cannot be stored: {failure.strerror}"
+                raise BadRequestError(message, "they are lost when kwire view ends") from None
 
     def _take(self, content: bytes) -> None:
         if len(content) > MOST_BYTES:
@@ -86,7 +86,7 @@ class Notes:
         if not right or set(notes) != {"marks", "rules"}:
             raise BadRequestError("notes: not marks and rules", 'they are {"marks": {key: note}, "rules": [filter]}')
         if len(marks) > MOST_MARKS or len(rules) > MOST_RULES:
-            raise BadRequestError(f"notes: more than {MOST_MARKS:,} marks or {MOST_RULES} rules", "take some away")
+            raise BadRequestError(f"notes: more than {MOST_MARKS:,} marks or {MOST_RULES} rules", "remove some")
         for key in marks:
             parse_key(key)
         self.marks, self.rules = dict(marks), list(rules)

@@ -90,83 +90,83 @@ def open_view(sources: Sequence[str], options: ViewOptions, stack: contextlib.Ex
 
 
 def begin_view(
-    sources: Sequence[str], options: ViewOptions, stack: contextlib.ExitStack, stage: CurrentView | None = None
+    sources: Sequence[str], options: ViewOptions, stack: contextlib.ExitStack, current: CurrentView | None = None
 ) -> CurrentView:
     """Open a view in the background, unless it is cached or quickly made.
 
     The current view has the first exchanges as soon as there are some. The first view is only waited for if it is not
     certain that the files are captures. Raises KwireError."""
-    stage = stage or CurrentView()
+    current = current or CurrentView()
     work: Callable[[], None]
     if _is_dataset(sources, options):
         source = _dataset_source(sources[0], options, stack)
         if source.is_quick():
-            stage.show(source.view(), done=True)
-            return stage
-        stage.doing = "columns"
-        sure, work = True, lambda: _gather(source, stage)
+            current.show(source.view(), done=True)
+            return current
+        current.doing = "columns"
+        sure, work = True, lambda: _gather(source, current)
     else:
         captures = _capture_source(sources, options, stack)
         if captures.is_cached():
-            stage.show(captures.view(), done=True)
-            return stage
-        sure, work = captures.check_beginnings(), lambda: _analyse(captures, stage)
-    thread = threading.Thread(target=_run_in_background, args=(stage, work), daemon=True)
+            current.show(captures.view(), done=True)
+            return current
+        sure, work = captures.check_beginnings(), lambda: _analyse(captures, current)
+    thread = threading.Thread(target=_run_in_background, args=(current, work), daemon=True)
     thread.start()
 
     def end() -> None:
-        stage.ended = True
+        current.ended = True
         thread.join(ENDING_SECONDS)
 
     stack.callback(end)
     if not sure:
-        stage.first_view()
-    return stage
+        current.first_view()
+    return current
 
 
-def _run_in_background(stage: CurrentView, work: Callable[[], None]) -> None:
+def _run_in_background(current: CurrentView, work: Callable[[], None]) -> None:
     """Run work in the background, and record its errors in the current view."""
     try:
         work()
     except ViewClosedError:
         pass
     except KwireError as problem:
-        stage.fail(problem)
+        current.fail(problem)
     except Exception as failure:  # otherwise the page would wait for ever
-        stage.fail(_internal_error(stage, failure))
+        current.fail(_internal_error(current, failure))
 
 
-def _internal_error(stage: CurrentView, failure: Exception) -> UsageError:
+def _internal_error(current: CurrentView, failure: Exception) -> UsageError:
     """Describe an unexpected exception."""
-    if stage.doing == "columns":
+    if current.doing == "columns":
         return UsageError(f"columns of the dataset cannot be made: {failure!r}", "kwire sql DATASET does without them")
     return UsageError(f"the analysis failed: {failure!r}", "kwire analyze says more")
 
 
-def _analyse(captures: _CaptureSource, stage: CurrentView) -> None:
+def _analyse(captures: _CaptureSource, current: CurrentView) -> None:
     growing = PartialViews(
-        stage, captures.folder, captures.captures, partial(captures.make_view, growing=True), captures.begins()
+        current, captures.folder, captures.captures, partial(captures.make_view, growing=True), captures.begins()
     )
     if captures.is_large():
         growing.peek(captures.points[0], ReadOptions.from_arguments(captures.options))
-        _let_look(stage)
+        _let_look(current)
     captures.analyse(growing.progress, growing.take_rows)
-    stage.show(captures.view(), done=True)
+    current.show(captures.view(), done=True)
 
 
-def _gather(source: _DatasetSource, stage: CurrentView) -> None:
+def _gather(source: _DatasetSource, current: CurrentView) -> None:
     growing = PartialViews(
-        stage, source.folder, source.captures, partial(source.make_view, growing=True), source.dataset.captures
+        current, source.folder, source.captures, partial(source.make_view, growing=True), source.dataset.captures
     )
     growing.take_rows("topic_ids", _topic_ids(source.dataset))
     growing.take_rows("exchanges", source.begins())
-    _let_look(stage)
-    stage.show(source.view(growing.progress), done=True)
+    _let_look(current)
+    current.show(source.view(growing.progress), done=True)
 
 
-def _let_look(stage: CurrentView) -> None:
+def _let_look(current: CurrentView) -> None:
     """Wait until the page shows the first rows, before all processors are taken."""
-    if stage.view is not None and stage.looked.wait(LOOK_SECONDS):
+    if current.view is not None and current.looked.wait(LOOK_SECONDS):
         time.sleep(PAINT_SECONDS)
     _step_back()
 
@@ -408,9 +408,7 @@ def _identity(sources: Sequence[str], how: ReadOptions) -> list[str]:
             identity.append(path if urls.is_url(path) else _file(path))
     for keylog in how.keylogs:
         if not os.path.exists(keylog):
-            raise UsageError(
-                f"{keylog}: key log cannot be read: it is not there", "check the name, and who may read it"
-            )
+            raise UsageError(f"{keylog}: key log not found", "check its name and permissions")
         identity.append(f"keys {_file(os.fspath(keylog))}")
     return identity
 
@@ -432,7 +430,7 @@ def _folder(options: ViewOptions, stack: contextlib.ExitStack, *identity: str) -
             directory.mkdir(mode=0o700, exist_ok=True)
     except OSError as failure:
         raise UsageError(
-            f"{folder}: {failure.strerror}", "KWIRE_CACHE_DIR names another folder; --no-cache keeps nothing"
+            f"{folder}: {failure.strerror}", "KWIRE_CACHE_DIR names another folder; --no-cache stores nothing"
         ) from None
     stack.callback(_limit_cache, root, folder)
     return folder

@@ -26,7 +26,7 @@ def window(tables: Tables, name: str, sort: str, start: int, count: int) -> dict
     """Get a window of a table: columns as lists, their descriptions, and a filter per row. `sort`: as for exchanges.
     Raises BadRequestError."""
     if name not in FILTERS:
-        raise BadRequestError(f"name={name[:40]}: no table that is shown", f"one of {', '.join(FILTERS)}")
+        raise BadRequestError(f"name={name[:40]}: unknown table", f"one of {', '.join(FILTERS)}")
     rows = tables.other(name)
     plain = [column for column in contract.TABLES[name] if not pa.types.is_nested(column.type)]
     by = sort.removeprefix("-")

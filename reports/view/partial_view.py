@@ -51,13 +51,13 @@ class PartialViews:
 
     def __init__(
         self,
-        stage: CurrentView,
+        current: CurrentView,
         folder: Path,
         captures: SourceCaptures | None,
         named: Callable[[Tables, Messages], View],
         begun: Sequence[dict[str, Any]] = (),
     ) -> None:
-        self._stage = stage
+        self._current = current
         self._folder = folder
         self._captures = captures
         self._named = named
@@ -70,12 +70,12 @@ class PartialViews:
 
     def progress(self, name: str, read: int, size: int) -> None:
         """Take the analysis's progress: bytes read of a file's size. Raises ViewClosedError."""
-        if self._stage.ended:
+        if self._current.ended:
             raise ViewClosedError
-        self._stage.size = max(self._stage.size, size) if name in self._read else self._stage.size + size
+        self._current.size = max(self._current.size, size) if name in self._read else self._current.size + size
         self._read[name] = read
         read = sum(self._read.values())
-        self._stage.read = min(read, self._stage.size or read)  # a file may grow meanwhile
+        self._current.read = min(read, self._current.size or read)  # a file may grow meanwhile
 
     def peek(self, point: CapturePoint, how: ReadOptions) -> None:
         """Make a view of a capture's beginning, long before the analysis hands out its first thousands of rows. Errors
@@ -91,12 +91,12 @@ class PartialViews:
             sink = PointTables(engine.merging.names, AnalysisOptions(records="none"), enough_rows=1)
             first = next(table for name, table in tables_of(drive(engine, [sink])) if name == "exchanges")
             rows = [first] if len(first) else []
-            if rows and not self._stage.ended:
-                self._stage.show(self._view_of_rows(rows, sink.topics.names))
+            if rows and not self._current.ended:
+                self._current.show(self._view_of_rows(rows, sink.topics.names))
 
     def take_rows(self, name: str, table: pa.Table) -> None:
         """Take rows of a table. Raises ViewClosedError."""
-        if self._stage.ended:
+        if self._current.ended:
             raise ViewClosedError
         if name == "topic_ids":
             self._topics |= {row["topic_id"]: row["topic"] for row in table.to_pylist() if row["topic"]}
@@ -109,12 +109,12 @@ class PartialViews:
             with contextlib.suppress(
                 OSError
             ):  # without disk space there are no first rows; writing the dataset reports it
-                self._stage.show(self._view_of_rows(self._rows, dict(self._topics)))
+                self._current.show(self._view_of_rows(self._rows, dict(self._topics)))
         if self._next > SHOWN:
             self._rows.clear()
 
     def _view_of_rows(self, rows: list[pa.Table], topics: dict[str, str]) -> View:
-        place = self._folder / f"first-{self._stage.round}"
+        place = self._folder / f"first-{self._current.round}"
         columns.write_columns_of(rows, lambda topic: topics.get(topic, topic), place)
         dataset = StoredDataset(place, {"captures": self._begun, "coverage": {}, "files": []})
         tables = Tables(dataset, columns.open_columns(place), topics)

@@ -82,9 +82,9 @@ class Access:
     def refusal(self, request: Request) -> str | None:
         """Explain why a request is refused regardless of its token; None if it is not."""
         if self.hosts and request.headers.get("host", "") not in self.hosts:
-            return "kwire: this is not a name of this server\n"
+            return "kwire: unknown name of this server (Host header)\n"
         if request.headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
-            return "kwire: another site's page may not ask this server\n"
+            return "kwire: pages of other sites may not use this server\n"
         return None
 
     def is_authorised(self, request: Request) -> bool:
@@ -107,7 +107,7 @@ class Access:
         return response
 
 
-def application(stage: CurrentView, door: Access) -> ASGIApp:
+def application(current: CurrentView, door: Access) -> ASGIApp:
     """Make the server's ASGI application."""
     files = {
         entry.name: entry.read_bytes()
@@ -131,11 +131,11 @@ def application(stage: CurrentView, door: Access) -> ASGIApp:
 
         watching = asyncio.create_task(_watch_disconnect(request, gone))
         try:
-            answer = await run_in_threadpool(_answer, stage, what, query, gone)
+            answer = await run_in_threadpool(_answer, current, what, query, gone)
         finally:
             watching.cancel()
         if what == "rows":
-            stage.looked.set()
+            current.looked.set()
         if answer.pieces is not None:
             return StreamingResponse(answer.pieces, answer.status, answer.headers, answer.type)
         return Response(answer.content, answer.status, answer.headers, answer.type)
@@ -146,11 +146,11 @@ def application(stage: CurrentView, door: Access) -> ASGIApp:
             content += part
             if len(content) > MOST_SENT:
                 return PlainTextResponse("kwire: too long\n", 413)
-        answer = await run_in_threadpool(_keep, stage, content)
+        answer = await run_in_threadpool(_keep, current, content)
         return Response(answer.content, answer.status, answer.headers, answer.type)
 
     async def events(request: Request) -> Response:
-        return StreamingResponse(_events(stage), media_type="text/event-stream")
+        return StreamingResponse(_events(current), media_type="text/event-stream")
 
     routes = [
         Route("/", page),
@@ -175,10 +175,10 @@ def application(stage: CurrentView, door: Access) -> ASGIApp:
     return guarded
 
 
-def _answer(stage: CurrentView, what: str, query: dict[str, str], gone: threading.Event) -> Answer:
+def _answer(current: CurrentView, what: str, query: dict[str, str], gone: threading.Event) -> Answer:
     """Answer a call once there is a view; cancelled when the client disconnects (`gone`)."""
     try:
-        view = stage.first_view()
+        view = current.first_view()
     except KwireError as problem:  # there will be no view
         from reports.view.answers import error_answer
 
@@ -190,17 +190,17 @@ def _answer(stage: CurrentView, what: str, query: dict[str, str], gone: threadin
         return answer_call(view, what, query)
 
 
-def _keep(stage: CurrentView, content: bytes) -> Answer:
+def _keep(current: CurrentView, content: bytes) -> Answer:
     from reports.view.answers import store_notes
 
-    return store_notes(stage.first_view(), content)
+    return store_notes(current.first_view(), content)
 
 
-async def _events(stage: CurrentView) -> AsyncIterator[str]:
+async def _events(current: CurrentView) -> AsyncIterator[str]:
     """Send the progress whenever it changes, until the view is complete."""
     before = None
     while True:
-        progress = stage.progress()
+        progress = current.progress()
         if progress != before:
             yield f"data: {json.dumps(progress)}\n\n"
             before = progress

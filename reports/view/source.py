@@ -33,8 +33,8 @@ class MappedColumns(ExchangeColumns):
 
     def integers(self, name: str) -> np.ndarray | None:
         if name == "api":
-            keys = self.columns.integers["api_key"][self._part]
-            return np.where(self.columns.codes["api"][self._part] >= 0, keys, keys.dtype.type(null_of(keys)))
+            keys, unknown = self.columns.integers["api_key"][self._part], self.columns.codes["api"][self._part] < 0
+            return np.where(unknown, keys.dtype.type(null_of(keys)), keys) if unknown.any() else keys
         return self.columns.integers[name][self._part] if name in self.columns.integers else None
 
     def texts(self, name: str) -> Coded:
@@ -53,12 +53,12 @@ class MappedColumns(ExchangeColumns):
             self._memory[key] = np.fromiter(map(test, coded.values), np.bool_, len(coded.values))
         return np.asarray(self._memory[key])
 
-    def test_lists(self, column: ListColumn, test: Test | None) -> tuple[np.ndarray, np.ndarray]:
+    def test_lists(self, column: ListColumn, test: Test | None) -> tuple[np.ndarray, np.ndarray | None]:
         key = (test, id(column.code))
         if key not in self._memory:
             self._memory[key] = super().test_lists(column, test)
-        true, false = self._memory[key]
-        return true, false
+        certain, perhaps = self._memory[key]
+        return certain, perhaps
 
 
 _ADDRESS: Final = {"client_ip": "client", "broker_ip": "broker"}

@@ -162,8 +162,8 @@ class Tables:
         """Evaluate a filter on the bodies of undecided rows (`possible`, bool[n]): bool[n]."""
         if self.bodies is None:
             raise BadRequestError(
-                "this filter asks for fields of messages, whose bytes are not at hand",
-                "analyse with --keep-bytes, or keep the capture where the dataset is",
+                "this filter tests fields of messages, whose bytes are not available",
+                "analyse with --keep-bytes, or keep the capture beside the dataset",
             )
         chosen = np.zeros(self.columns.n, np.bool_)
         for key in self.bodies(text, np.flatnonzero(possible)):
@@ -303,6 +303,13 @@ class Tables:
             same &= column[of_connection] == (least if number is None else number)
         matches = of_connection[same]
         return int(matches[0]) if len(matches) else None
+
+    def require_row(self, key: Key) -> int:
+        """Find the row with an identity. Raises BadRequestError if there is none."""
+        row = self.row_of(key)
+        if row is None:
+            raise BadRequestError("there is no such exchange", "it may be of another capture")
+        return row
 
     def joined(self, table: pa.Table) -> np.ndarray:
         """Find the exchange of each row of a table with `capture`, `connection` and `exchange`: int64[k], -1 if there

@@ -34,7 +34,7 @@ def timeline(tables: Tables, text: str, by: str, width: int, first: int | None, 
     """Draw tracks of the chosen exchanges, those with most exchanges first. For each interval a track has the longest
     exchange that begins in it, the last one of equals. Raises BadRequestError."""
     if by not in BY:
-        raise BadRequestError(f"by={by[:40]}: nothing that makes tracks", f"one of {', '.join(BY)}")
+        raise BadRequestError(f"by={by[:40]}: unknown kind of track", f"one of {', '.join(BY)}")
     columns, selection = tables.columns, tables.chosen(text)
     rows, every, times = selection.rows, selection.every, columns.integers["request_time"]
     if not columns.has_no_null("request_time"):

@@ -30,7 +30,7 @@ import pytest
 import analyzer
 from analyzer.cli import parser
 from analyzer.protocol import api_keys
-from replay import commands, run, source
+from replay import commands, inputs, run
 from replay import request as asked
 from replay.diff import pairs
 from replay.diff.compare import compare
@@ -639,8 +639,8 @@ def test_a_target_that_falls_silent_ends_the_run_with_what_was_done_kept(
 ) -> None:
     """The patience of minutes is one of a second here."""
     monkeypatch.setattr(asked, "Settings", partial(Settings, answer_timeout=0.4, silence=1.0))
-    monkeypatch.setattr(source, "read", lambda *_, **__: sessions(4, 25, None))
-    monkeypatch.setattr(_Fading, "asked", 0)
+    monkeypatch.setattr(inputs, "read", lambda *_, **__: sessions(4, 25, None))
+    monkeypatch.setattr(_Fading, "answered", 0)
     with serving(_Fading) as port:
         Sink.port = port
         code = parser.main(
@@ -675,10 +675,9 @@ def test_a_loop_goes_on_until_a_round_is_not_as_it_must_be(monkeypatch: pytest.M
     """Each round has groups, transactional ids and client ids of its own, and writes to what the last one wrote."""
     rounds: list[tuple[bool, set[str | None]]] = []
 
-    def sent(options: object, captured: list[Session], wanted: Options, *_: object) -> int:
-        rounds.append(
-            (wanted.yes, {request.row["group_id"] for session in captured for request in session.requests} - {None})
-        )
+    def sent(options: object, source: MemorySource, wanted: Options, *_: object) -> int:
+        requests = (request for session in source.sessions for request in session.requests)
+        rounds.append((wanted.yes, {request.row["group_id"] for request in requests} - {None}))
         return commands.EXIT_DIFFERS if len(rounds) == 3 else 0
 
     monkeypatch.setattr(commands, "_round", sent)

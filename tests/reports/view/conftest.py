@@ -84,9 +84,9 @@ def served(view: View | CurrentView) -> Iterator[tuple[str, str]]:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
         door = Access("token-of-the-tests", True, frozenset([f"127.0.0.1:{port}"]), port)
-        stage = view if isinstance(view, CurrentView) else CurrentView.of(view)
+        current = view if isinstance(view, CurrentView) else CurrentView.of(view)
         config = uvicorn.Config(
-            delayed(application(stage, door)),
+            delayed(application(current, door)),
             log_level="critical",
             lifespan="off",
             ws="none",

@@ -522,7 +522,7 @@ def test_without_bytes_it_says_so_and_the_rest_works(tmp_path: Path) -> None:
         assert answer["columns"]["latency_us"] == [1000, None]
         assert asking("locate", key=answer["keys"][0])["row"] == 0
         assert "--keep-bytes" in asking.refused("message", key=answer["keys"][0])["hint"]
-        assert "not at hand" in asking.refused("rows", filter="request.timeoutMs > 1")["message"]
+        assert "not available" in asking.refused("rows", filter="request.timeoutMs > 1")["message"]
         assert asking("rows", filter="latency is null")["total"] == 1
 
 

@@ -1,6 +1,6 @@
 """First rows while a capture is being analysed, or a large dataset's columns are made; then all rows.
 
-Proves: reports/view/stage, growing, opening
+Proves: reports/view/current, growing, opening
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ class Slow:
 def test_first_rows_are_there_before_the_rest_and_all_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Slow(monkeypatch)
     with contextlib.ExitStack() as stack:
-        stage = open_view.begin_view([str(TXN)], options_of(), stack)
+        current = open_view.begin_view([str(TXN)], options_of(), stack)
         stack.callback(slow.go_on.set)
-        first = Asking(stage.first_view())
-        assert not stage.done
+        first = Asking(current.first_view())
+        assert not current.done
         assert first("info")["growing"] is True
         begins = first("info")["first_time"]
         assert first("findings")["findings"] == []
@@ -79,16 +79,16 @@ def test_first_rows_are_there_before_the_rest_and_all_at_the_end(monkeypatch: py
         assert keys
         answer = first("message", key=keys[0])  # its bytes are in the capture, whatever is analysed of it
         assert answer["bytes"]
-        assert stage.progress()["size"] == TXN.stat().st_size
+        assert current.progress()["size"] == TXN.stat().st_size
         slow.go_on.set()
-        stage.settled()
-        assert Asking(stage.first_view())("info")["first_time"] == begins  # else all times would become others
-    assert stage.failure is None
-    assert stage.round > 1
-    assert stage.progress()["exchanges"] == 188 >= len(keys)
+        current.settled()
+        assert Asking(current.first_view())("info")["first_time"] == begins  # else all times would become others
+    assert current.failure is None
+    assert current.round > 1
+    assert current.progress()["exchanges"] == 188 >= len(keys)
 
 
-def waited(monkeypatch: pytest.MonkeyPatch, stage: CurrentView) -> None:
+def waited(monkeypatch: pytest.MonkeyPatch, current: CurrentView) -> None:
     """Count the times that the view waited for another one's analysis."""
     given_up, times = time.monotonic() + 60, 0
 
@@ -99,7 +99,7 @@ def waited(monkeypatch: pytest.MonkeyPatch, stage: CurrentView) -> None:
 
     monkeypatch.setattr(open_view, "time", SimpleNamespace(sleep=met))
     while times < 3:
-        assert time.monotonic() < given_up, stage.failure
+        assert time.monotonic() < given_up, current.failure
         threading.Event().wait(0.01)
 
 
@@ -120,16 +120,16 @@ def test_a_capture_that_another_view_is_analysing_is_there_when_that_is_done(
     options, dataset_path = kept_in(tmp_path, monkeypatch)
     writing = locks.WriteLock(dataset_path)
     with contextlib.ExitStack() as stack:
-        stage = open_view.begin_view([str(TXN)], options, stack)
-        waited(monkeypatch, stage)
+        current = open_view.begin_view([str(TXN)], options, stack)
+        waited(monkeypatch, current)
         if done:
             analyzer.analyze(TXN, tmp_path / "made")
             (tmp_path / "made").rename(dataset_path)
         else:
             writing.release()
-        assert stage.first_view().tables.columns.n == 188
-        stage.settled()
-        assert stage.failure is None
+        assert current.first_view().tables.columns.n == 188
+        current.settled()
+        assert current.failure is None
     writing.release()
 
 
@@ -137,8 +137,8 @@ def test_who_waits_for_another_views_analysis_may_leave(tmp_path: Path, monkeypa
     options, dataset_path = kept_in(tmp_path, monkeypatch)
     writing = locks.WriteLock(dataset_path)
     with contextlib.ExitStack() as stack:
-        stage = open_view.begin_view([str(TXN)], options, stack)
-        waited(monkeypatch, stage)
+        current = open_view.begin_view([str(TXN)], options, stack)
+        waited(monkeypatch, current)
     assert not dataset_path.exists()
     writing.release()
     assert not dataset_path.exists()  # nobody waits for the turn any more
@@ -154,16 +154,16 @@ def test_what_a_large_capture_begins_with_is_there_before_it_is_analysed(monkeyp
 
     monkeypatch.setattr(_CaptureSource, "analyse", later)
     with contextlib.ExitStack() as stack:
-        stage = open_view.begin_view([str(TXN)], options_of(), stack)
+        current = open_view.begin_view([str(TXN)], options_of(), stack)
         stack.callback(go_on.set)
-        first = Asking(stage.first_view())
+        first = Asking(current.first_view())
         assert first("info")["growing"] is True
         answer = first("rows", count=1000)
         assert answer["keys"]
         assert first("message", key=answer["keys"][0])["bytes"]
         go_on.set()
-        stage.settled()
-        every = Asking(stage.first_view())
+        current.settled()
+        every = Asking(current.first_view())
         assert every("info")["growing"] is False
         rows = every("rows", count=1000)
     assert len(rows["keys"]) == 188
@@ -183,15 +183,15 @@ def test_what_a_large_dataset_begins_with_is_there_before_its_columns(
 
     monkeypatch.setattr(_DatasetSource, "view", later)
     with contextlib.ExitStack() as stack:
-        stage = open_view.begin_view([in_two_steps], options_of(), stack)
+        current = open_view.begin_view([in_two_steps], options_of(), stack)
         stack.callback(go_on.set)
-        first = Asking(stage.first_view())
+        first = Asking(current.first_view())
         assert first("info")["growing"] is True
         answer = first("rows", count=1000)
         assert len(answer["keys"]) == 20
         go_on.set()
-        stage.settled()
-        every = Asking(stage.first_view())
+        current.settled()
+        every = Asking(current.first_view())
         assert every("info")["growing"] is False
         rows = every("rows", count=1000)
     assert len(rows["keys"]) == 188
@@ -213,25 +213,25 @@ def test_how_many_columns_of_a_large_dataset_are_made_is_told_and_nobody_s_are_g
 
     def noted(self_: PartialViews, name: str, count: int, every: int) -> None:
         if count == 10:
-            stage.ended = ended
+            current.ended = ended
             tenth.set()
         real(self_, name, count, every)
-        events.append(stage.progress())
+        events.append(current.progress())
 
     monkeypatch.setattr(PartialViews, "progress", noted)
     with contextlib.ExitStack() as stack:
-        stage = CurrentView()
-        open_view.begin_view([str(tmp_path / "data")], options_of(cache=True), stack, stage)
+        current = CurrentView()
+        open_view.begin_view([str(tmp_path / "data")], options_of(cache=True), stack, current)
         assert tenth.wait(60)
         if not ended:
-            stage.settled()
+            current.settled()
     assert {(event["doing"], event["size"], event["exchanges"]) for event in events} == {
         ("columns", columns.COUNT, 188)
     }
     counts = [event["read"] for event in events]
     assert counts == sorted(counts)
     assert counts[-1] == (9 if ended else columns.COUNT - 1)
-    assert stage.done is not ended
+    assert current.done is not ended
     names = {path.name for path in (tmp_path / "cache" / "view").glob("*/*")}
     assert names == (set() if ended else {"columns"})
 
@@ -241,10 +241,10 @@ def test_what_nobody_thought_of_is_told_with_a_hint_that_fits(monkeypatch: pytes
     monkeypatch.setattr(open_view, "FEW_ROWS", 0)
     monkeypatch.setattr(_DatasetSource, "view", lambda self_, progress: 1 / 0)
     with contextlib.ExitStack() as stack:
-        stage = open_view.begin_view([str(tmp_path / "data")], options_of(), stack)
-        stage.settled()
-    assert stage.failure is not None
-    assert (stage.progress()["doing"], stage.failure.hint) == ("columns", "kwire sql DATASET does without them")
+        current = open_view.begin_view([str(tmp_path / "data")], options_of(), stack)
+        current.settled()
+    assert current.failure is not None
+    assert (current.progress()["doing"], current.failure.hint) == ("columns", "kwire sql DATASET does without them")
 
 
 FIRST_ROWS = """
@@ -296,21 +296,21 @@ def test_a_large_dataset_that_cannot_be_read_is_told(monkeypatch: pytest.MonkeyP
         data[4:2000] = bytes(1996)  # its pages; what is told of them at its end stays
         path.write_bytes(data)
     with contextlib.ExitStack() as stack:
-        stage = open_view.begin_view([str(tmp_path / "data")], options_of(), stack)
-        stage.settled()
-    assert stage.failure is not None
-    assert "exchanges" in str(stage.failure)
+        current = open_view.begin_view([str(tmp_path / "data")], options_of(), stack)
+        current.settled()
+    assert current.failure is not None
+    assert "exchanges" in str(current.failure)
 
 
 def test_what_goes_wrong_on_the_way_is_told_and_what_was_read_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Slow(monkeypatch, UsageError("the disk is full", "make room"))
     with contextlib.ExitStack() as stack:
-        stage = open_view.begin_view([str(TXN)], options_of(), stack)
-        stage.first_view()
+        current = open_view.begin_view([str(TXN)], options_of(), stack)
+        current.first_view()
         slow.go_on.set()
-        stage.settled()
-    assert stage.progress()["error"] == {"message": "the disk is full", "hint": "make room"}
-    assert stage.first_view().tables.columns.n
+        current.settled()
+    assert current.progress()["error"] == {"message": "the disk is full", "hint": "make room"}
+    assert current.first_view().tables.columns.n
 
 
 def test_what_goes_wrong_at_once_is_raised(tmp_path: Path) -> None:
@@ -321,13 +321,13 @@ def test_what_goes_wrong_at_once_is_raised(tmp_path: Path) -> None:
 
 
 def test_an_analysis_that_nobody_looks_at_ends() -> None:
-    stage = CurrentView()
-    growing = PartialViews(stage, Path("."), None, lambda tables, messages: pytest.fail("no view is wanted"))
+    current = CurrentView()
+    growing = PartialViews(current, Path("."), None, lambda tables, messages: pytest.fail("no view is wanted"))
     growing.progress("a", 10, 100)
     growing.progress("a", 30, 100)
     growing.progress("b", 5, 50)
-    assert (stage.read, stage.size) == (35, 150)
-    stage.ended = True
+    assert (current.read, current.size) == (35, 150)
+    current.ended = True
     with pytest.raises(ViewClosedError):
         growing.progress("a", 40, 100)
     with pytest.raises(ViewClosedError):
@@ -337,14 +337,14 @@ def test_an_analysis_that_nobody_looks_at_ends() -> None:
 def test_views_grow_by_multiples_and_not_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reports.view.partial_view.SHOWN", 800)
     table = analyzer.analyze(TXN).tables["exchanges"]
-    stage = CurrentView()
+    current = CurrentView()
     seen: list[int] = []
 
     def named(tables: Any, messages: Any) -> Any:
         seen.append(tables.columns.n)
         return Asking  # whatever a view is
 
-    growing = PartialViews(stage, tmp_path, None, named)
+    growing = PartialViews(current, tmp_path, None, named)
     for _ in range(12):
         growing.take_rows("exchanges", table)
     assert seen == [188, 752]
@@ -357,22 +357,22 @@ def test_the_page_is_told_how_far_it_is() -> None:
 
     from reports.view.server import _events
 
-    stage = CurrentView()
-    stage.fail(UsageError("it ends here", ""))
-    stage.read, stage.size = 5, 10
+    current = CurrentView()
+    current.fail(UsageError("it ends here", ""))
+    current.read, current.size = 5, 10
 
     async def all_of_it() -> list[str]:
-        return [line async for line in _events(stage)]
+        return [line async for line in _events(current)]
 
     (line,) = asyncio.run(all_of_it())
     assert json.loads(line.removeprefix("data: "))["read"] == 5
 
 
 def test_a_capture_that_grows_meanwhile_is_never_more_than_whole() -> None:
-    stage = CurrentView()
-    growing = PartialViews(stage, Path("."), None, lambda tables, messages: pytest.fail("no view is wanted"))
+    current = CurrentView()
+    growing = PartialViews(current, Path("."), None, lambda tables, messages: pytest.fail("no view is wanted"))
     growing.progress("grows", 150, 100)
-    assert (stage.progress()["read"], stage.progress()["size"]) == (100, 100)
+    assert (current.progress()["read"], current.progress()["size"]) == (100, 100)
     growing.progress("grows", 150, 0)
     growing.progress("pipe", 50, 100)
-    assert (stage.progress()["read"], stage.progress()["size"]) == (200, 200)
+    assert (current.progress()["read"], current.progress()["size"]) == (200, 200)

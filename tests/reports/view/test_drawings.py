@@ -234,7 +234,7 @@ def test_packets_of_a_capture_that_is_gone_or_another_are_refused(tmp_path: Path
         capture.unlink()
         for check in ("", "1"):
             assert "no such file" in asking.refused("export", format="pcapng", check=check)["message"]
-        assert "nothing is written" in asking.refused("export", format="png", check="1")["message"]
+        assert "unknown format" in asking.refused("export", format="png", check="1")["message"]
 
 
 def test_without_the_capture_there_are_no_packets(tmp_path: Path) -> None:
@@ -242,4 +242,4 @@ def test_without_the_capture_there_are_no_packets(tmp_path: Path) -> None:
     forged.exchange("Fetch")
     with contextlib.ExitStack() as stack:
         asking = Asking(viewed(stack, forged.write()))
-        assert "not at hand" in asking.refused("export", format="pcapng")["message"]
+        assert "not available" in asking.refused("export", format="pcapng")["message"]

@@ -136,8 +136,8 @@ def test_what_is_there_once_has_no_other_side(txn: Asking) -> None:
     key = txn("rows", count=1)["keys"][0]
     assert txn("info")["pairs"] is None
     for what in ("twin", "differences", "counterpart", "judged"):
-        assert "twice" in txn.refused(what, key=key)["message"]
-    assert "twice" in txn.refused("table", name="pairs")["message"]
+        assert "no pairs" in txn.refused(what, key=key)["message"]
+    assert "no pairs" in txn.refused("table", name="pairs")["message"]
 
 
 # --- two capture points ---

@@ -89,7 +89,7 @@ def test_a_rule_that_is_wrong_or_needs_messages_colours_nothing(txn: Asking) -> 
 
 def test_notes_that_cannot_be_kept_are_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(BadRequestError, match="cannot be kept"):
+    with pytest.raises(BadRequestError, match="cannot be stored"):
         Notes(tmp_path / "file" / "notes.json").store(b'{"marks": {}, "rules": []}')
 
 

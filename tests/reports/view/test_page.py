@@ -462,9 +462,9 @@ def test_what_was_not_analysed_says_so_and_the_rest_works(chromium: Any, tmp_pat
 def test_first_exchanges_are_shown_while_the_rest_is_analysed(chromium: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Slow(monkeypatch)
     with contextlib.ExitStack() as stack:
-        stage = open_view.begin_view([str(TXN)], options_of(), stack)
+        current = open_view.begin_view([str(TXN)], options_of(), stack)
         stack.callback(slow.go_on.set)
-        opened = Opened(chromium, stack.enter_context(served(stage)))
+        opened = Opened(chromium, stack.enter_context(served(current)))
         opened.page.locator("#progress", has_text="analysing").wait_for()
         opened.page.locator("#list .row").nth(2).click()
         chosen = opened.chosen()
@@ -489,9 +489,9 @@ def test_first_exchanges_of_a_dataset_are_shown_while_its_columns_are_made(
 
     monkeypatch.setattr(PartialViews, "progress", slowly)
     with contextlib.ExitStack() as stack:
-        stage = open_view.begin_view([in_two_steps], options_of(), stack)
+        current = open_view.begin_view([in_two_steps], options_of(), stack)
         stack.callback(go_on.set)
-        with Look(chromium, stack.enter_context(served(stage)))(total="20") as opened:
+        with Look(chromium, stack.enter_context(served(current)))(total="20") as opened:
             progress = opened.page.locator("#progress", has_text=f" {100 * 20 // columns.COUNT} %: the first 20")
             progress.filter(has_text="preparing the dataset's columns").wait_for()
             go_on.set()
@@ -529,7 +529,7 @@ def test_a_dataset_that_is_replaced_and_a_full_disk_are_told_and_the_page_lives(
                 patch.setattr("reports.view.notes.os.open", full)
                 page.locator("#list").focus()
                 page.keyboard.press("m")
-                page.locator("#status.bad", has_text="notes cannot be kept: No space left on device").wait_for()
+                page.locator("#status.bad", has_text="notes cannot be stored: No space left on device").wait_for()
             assert all("400" in complaint for complaint in opened.complaints)
             opened.complaints.clear()
 
@@ -539,9 +539,9 @@ def test_an_analysis_for_which_the_disk_is_full_leaves_what_was_read(
 ) -> None:
     slow = Slow(monkeypatch, UsageError("the disk is full", "make room"))
     with contextlib.ExitStack() as stack:
-        stage = open_view.begin_view([str(TXN)], options_of(), stack)
+        current = open_view.begin_view([str(TXN)], options_of(), stack)
         stack.callback(slow.go_on.set)
-        with Look(chromium, stack.enter_context(served(stage)))(total="") as opened:
+        with Look(chromium, stack.enter_context(served(current)))(total="") as opened:
             opened.page.locator("#list .row").first.wait_for()
             slow.go_on.set()
             opened.page.locator("#progress.bad", has_text="ended early: the disk is full — make room").wait_for()
