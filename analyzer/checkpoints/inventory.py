@@ -60,7 +60,7 @@ _PLAIN: Final = (
     "analyzer.protocol.jute._Side",
     "analyzer.protocol.jute._Request",
     "analyzer.protocol.jute.Conversation:_sides _open",
-    "analyzer.protocol.embedded.Groups:_said",
+    "analyzer.protocol.embedded.Groups:_facts",
     "analyzer.bulk.symbols.Symbols",
     "analyzer.bulk.state.State",
     "analyzer.bulk.state.Framing",
