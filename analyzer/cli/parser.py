@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import atexit
 import contextlib
-import dataclasses
 import errno
 import gc
 import io
@@ -22,7 +21,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from analyzer.common.escapes import printable
 from analyzer.options.commands import COMMANDS, Command
-from analyzer.options.declare import add_options, options_of
 from captures.errors import KwireError
 
 if TYPE_CHECKING:
@@ -80,6 +78,8 @@ class _CommandParser(_Parser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         if self.command is not None and not self._is_complete:
             self._is_complete = True
+            from analyzer.options.declare import add_options  # with `dataclasses`, a tenth of what --help takes
+
             declared = self.command.options()
             self.epilog = declared.epilog or None
             add_options(self, declared)
@@ -112,12 +112,16 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Command, Any]:
         near = _near(unknown[0].split("=")[0], _option_names(parsed.command))
         there = f"kwire {parsed.command} --help lists what there is"
         fail(f"unknown: {' '.join(unknown)}", f"did you mean {near}? {there}" if near else there)
+    from analyzer.options.declare import options_of
+
     command = COMMANDS[parsed.command]
     return command, _completed(command.name, options_of(command.options(), parsed))
 
 
 def _completed(command: str, options: Any) -> Any:
     """The options with what `replay` and `reports` know of them, which `analyzer` imports nowhere else."""
+    import dataclasses
+
     if command == "replay":
         return dataclasses.replace(options, assumed=_release_of(options.assume, "--assume"))
     if command == "findings" and options.target is not None:

@@ -45,9 +45,12 @@ class Log:
     strings: list[str] = field(default_factory=list)
     _numbers: dict[str, int] = field(default_factory=dict)
     _parts: list[list[np.ndarray]] = field(default_factory=list)  # columns of each, then where values end in `_heap`
-    _rows: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.int64))  # single rows since, the same
+    _rows: np.ndarray = field(init=False)  # single rows since, the same
     _count: int = 0  # of these
     _heap: bytearray = field(default_factory=bytearray)
+
+    def __post_init__(self) -> None:
+        self._rows = np.zeros((0, len(self.columns) + 1), np.int64)  # a checkpoint goes by the number of columns
 
     def __len__(self) -> int:
         return self._count + sum(len(part[0]) for part in self._parts)
