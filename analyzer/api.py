@@ -35,6 +35,7 @@ from analyzer.frame import cells
 from analyzer.frame.arrow import distinct, plain
 from analyzer.messages.exchange import Exchange
 from analyzer.messages.raw_messages import Messages
+from analyzer.pipeline.drive import Sink, drive
 from analyzer.pipeline.points import (
     BATCHES,
     WITHOUT,
@@ -42,7 +43,6 @@ from analyzer.pipeline.points import (
     NamesAhead,
     Progress,
     check_names,
-    chosen,
     joined,
     manifest,
     nothing_matches,
@@ -52,6 +52,7 @@ from analyzer.pipeline.points import (
     size_of,
 )
 from analyzer.pipeline.read_options import ReadOptions
+from analyzer.pipeline.selection import chosen
 from analyzer.protocol.embedded import Groups
 from analyzer.records.log_names import LogPoint
 from analyzer.records.log_reader import log_points
@@ -145,19 +146,19 @@ def decode(
         points = [*(capture_points(rest, how.rotated) if rest else ()), *logs]
     settings = how.settings(choice.keep)
     without = {*tables.RUN_TABLES, *(() if choice.keep_bytes else ("messages",)), *WITHOUT[choice.records]}
-    kept: dict[str, list[pa.Table]] = {name: [] for name in tables.TABLES if name not in without}
+    rows_of: dict[str, list[pa.Table]] = {name: [] for name in tables.TABLES if name not in without}
     if out is None:
 
         def keep(name: str, table: pa.Table) -> None:
-            kept[name].append(table)
+            rows_of[name].append(table)
 
         result = joined([read_point(point, settings, choice, keep, progress, stdin) for point in points])
-        result.tables = {name: concatenated(name, parts) for name, parts in kept.items()}
+        result.tables = {name: concatenated(name, parts) for name, parts in rows_of.items()}
         result.tables["findings"] = findings_of(result, result.tables)
         return result
     with Writer(out, append, wait, settings.threads) as writer:
         check_names(points, writer)
-        early = _kept() if choice.means and len(points) == 1 else None
+        early = _pending_tables() if choice.means and len(points) == 1 else None
         if choice.means:  # what judges loads while others work: a tenth of a second that nobody waits for at the end
             threading.Thread(target=_load_rules, name="kwire-rules", daemon=True).start()
 
@@ -168,27 +169,27 @@ def decode(
             writer.write(name, rows if early is None else early.take(name, rows))
 
         result = joined([read_point_later(point, settings, choice, put, progress, stdin) for point in points])
-        found = findings_of(result, writer.settle()) if early is None else _early_findings(result, early, writer)
-        writer.write("findings", found)
+        findings = findings_of(result, writer.settle()) if early is None else _early_findings(result, early, writer)
+        writer.write("findings", findings)
         writer.commit(manifest(result))
     return result
 
 
-def _kept() -> PendingTables:
-    """What rules ask for is kept, so that they do not read back what is being written."""
+def _pending_tables() -> PendingTables:
+    """Keep the columns that rules read, so that they do not read back what is being written."""
     from analyzer.findings.capture import CACHED
     from analyzer.frame.pending import PendingTables
 
     return PendingTables(CACHED)
 
 
-def _early_findings(result: Dataset, kept: PendingTables, writer: Writer) -> pa.Table:
+def _early_findings(result: Dataset, pending: PendingTables, writer: Writer) -> pa.Table:
     """`findings_of` while the last rows are written."""
     with ThreadPoolExecutor(1, "kwire-settle") as pool:
         files = pool.submit(writer.settle)
-        found = _findings(result, lambda listed: kept.row_groups(files, result.captures, listed))
+        findings = _findings(result, lambda listed: pending.row_groups(files, result.captures, listed))
         files.result()
-    return found
+    return findings
 
 
 def _load_rules() -> None:
@@ -214,9 +215,9 @@ def _findings(result: Dataset, source: Callable[[Sequence[Mapping[str, Any]]], R
         return tables.empty("findings")
     from analyzer.findings import evaluate
 
-    found = evaluate.stored(source(result.unrecognised.get("listed", ())))
-    result.summary["findings"] = evaluate.summary(found)
-    return evaluate.as_table(found)
+    findings = evaluate.stored(source(result.unrecognised.get("listed", ())))
+    result.summary["findings"] = evaluate.summary(findings)
+    return evaluate.as_table(findings)
 
 
 def exchanges(
@@ -337,8 +338,8 @@ def _points(
         notes += nothing_matches(passed)
 
 
-_Taken = tuple[int, int, Any]
-"""The ordinal of an exchange's first packet, the age of its connection, and the exchange."""
+_Keyed = tuple[int, int, Any]
+"""The index of an exchange's first packet, the serial number of its connection, and the exchange."""
 
 
 class _PointExchanges:
@@ -367,10 +368,10 @@ class _PointExchanges:
         """Exchanges with dicts for rows."""
         groups = Groups()
 
-        def learned(window: Window) -> Iterator[_Taken]:
-            for taken in self._dicts(window):
-                taken[2].learn_group(groups)
-                yield taken
+        def learned(window: Window) -> Iterator[_Keyed]:
+            for keyed in self._dicts(window):
+                keyed[2].learn_group(groups)
+                yield keyed
 
         return self._in_order(learned, ordered, progress)
 
@@ -380,7 +381,7 @@ class _PointExchanges:
 
     def _in_order(
         self,
-        of: Callable[[Window], Iterator[_Taken]],
+        of: Callable[[Window], Iterator[_Keyed]],
         ordered: bool | None,
         progress: Progress | None,
         bounded: bool = False,
@@ -394,29 +395,8 @@ class _PointExchanges:
                 progress(self._point.name, read, size)
 
         in_order = "-" not in self._point.paths if ordered is None else ordered
-        waiting: list[tuple[int, int, int, Any]] = []
-        count = 0
-        for window in self._engine.windows(report):
-            if in_order:
-                for ordinal, born, one in of(window):
-                    waiting.append((ordinal, born, count, one))
-                    count += 1
-            else:
-                for _, _, one in of(window):
-                    yield one
-            window.names.release()
-            # What may still end and began earlier goes before what has ended.
-            waiting.sort()
-            over = bisect.bisect_left(waiting, (window.oldest,))
-            if bounded:
-                over = max(over, _beyond(waiting))
-            ended = waiting[over - 1 :: -1] if over else []
-            del waiting[:over]
-            while ended:
-                yield ended.pop()[3]
-        waiting.reverse()
-        while waiting:
-            yield waiting.pop()[3]
+        sink: Sink[Any] = _InOrder(of, bounded) if in_order else _AsTheyEnd(of)
+        return drive(self._engine, [sink], report)
 
     def _wanted_of(self, window: Window) -> Exchanges:
         """The exchanges of one window that are wanted."""
@@ -431,7 +411,7 @@ class _PointExchanges:
         self.passed = (self.passed[0] + len(rows), self.passed[1] + len(window.every))
         return rows if self.look is None else self.look(window)
 
-    def _dicts(self, window: Window) -> Iterator[_Taken]:
+    def _dicts(self, window: Window) -> Iterator[_Keyed]:
         names, look_up = window.names, self._ahead.look_up
         rows = self._wanted_of(window)
         start = self._begin()
@@ -443,21 +423,21 @@ class _PointExchanges:
         for part in table.to_batches(max_chunksize=ROWS_AT_ONCE):
             for row in part.to_pylist():
                 self._ahead.resolve(row)
-                first, connection, asked, answered = next(keys)
-                exchange = Exchange(row, *self._messages.pop(connection, asked, answered), start, look_up)
+                first, connection, request_index, answered = next(keys)
+                exchange = Exchange(row, *self._messages.pop(connection, request_index, answered), start, look_up)
                 if parts is not None and ends[at] < ends[at + 1]:
                     exchange.partitions = parts.slice(ends[at], ends[at + 1] - ends[at]).to_pylist()
                 yield first, names.serials[connection], exchange
                 at += 1
 
-    def _cells(self, window: Window) -> Iterator[_Taken]:
+    def _cells(self, window: Window) -> Iterator[_Keyed]:
         names, pop = window.names, self._messages.pop
         rows = self._named(self._wanted_of(window))
         keys = _keys(rows)
         for part in cells.parts(exchange_tables.exchanges(names, [rows])):
             for row in part.rows():
-                first, connection, asked, answered = next(keys)
-                yield first, names.serials[connection], RawExchange(row, *pop(connection, asked, answered))
+                first, connection, request_index, answered = next(keys)
+                yield first, names.serials[connection], RawExchange(row, *pop(connection, request_index, answered))
 
     def _named(self, rows: Exchanges) -> Exchanges:
         """With names for topic ids."""
@@ -465,9 +445,9 @@ class _PointExchanges:
         used = distinct(topics[topics != NULL])
         named = used.copy()
         for at, number in enumerate(used.tolist()):
-            said = [names.strings[one] for one in names.lists[number]]
-            known = list(dict.fromkeys(map(self._ahead.look_up, said)))
-            if known != said:
+            topics_given = [names.strings[string] for string in names.lists[number]]
+            known = list(dict.fromkeys(map(self._ahead.look_up, topics_given)))
+            if known != topics_given:
                 named[at] = names.list_of(tuple(map(names.string, known)))
         if (named == used).all():
             return rows
@@ -482,6 +462,52 @@ class _PointExchanges:
             first_ns = min((info.first_ns for info in files if info.first_ns is not None), default=None)
             self._start = moment(first_ns // 1000) if first_ns is not None else None
         return self._start
+
+
+class _AsTheyEnd(Sink[Any]):
+    """Hands out exchanges as they complete. `of`: those of one window."""
+
+    def __init__(self, of: Callable[[Window], Iterator[_Keyed]]) -> None:
+        self._of = of
+
+    def take(self, window: Window) -> Iterator[Any]:
+        """Return the exchanges that ended in a window."""
+        for _, _, exchange in self._of(window):
+            yield exchange
+        window.names.release()
+
+
+class _InOrder(Sink[Any]):
+    """Hands out exchanges in order of their requests. `of`: those of one window; `bounded`: as far as `HELD` and
+    `HELD_BYTES` allow."""
+
+    def __init__(self, of: Callable[[Window], Iterator[_Keyed]], bounded: bool) -> None:
+        self._of, self._bounded = of, bounded
+        self._waiting: list[tuple[int, int, int, Any]] = []
+        self._count = 0
+
+    def take(self, window: Window) -> Iterator[Any]:
+        """Return the exchanges that no open one began before."""
+        waiting = self._waiting
+        for packet, serial, exchange in self._of(window):
+            waiting.append((packet, serial, self._count, exchange))
+            self._count += 1
+        window.names.release()
+        # What may still end and began earlier goes before what has ended.
+        waiting.sort()
+        over = bisect.bisect_left(waiting, (window.oldest,))
+        if self._bounded:
+            over = max(over, _beyond(waiting))
+        ended = waiting[over - 1 :: -1] if over else []
+        del waiting[:over]
+        while ended:
+            yield ended.pop()[3]
+
+    def finish(self) -> Iterator[Any]:
+        """Return those that waited for one that never ended."""
+        self._waiting.reverse()
+        while self._waiting:
+            yield self._waiting.pop()[3]
 
 
 def _beyond(waiting: Sequence[tuple[int, int, int, RawExchange]]) -> int:

@@ -1,11 +1,11 @@
-"""Who the clients are: table `clients`, a row for each client id and address.
+"""Clients: table `clients`, a row for each client id and address.
 
-In: windows, and what was heard of logins. Out: software, name, groups, topics, APIs with their versions, counts and
-times of each client. Rules: counted by columns, no object a row; what a connection says without a client id (its
-first requests, answers whose requests were not seen; an empty one is none) is its first client id's. What is kept
-grows with the rows of the table and with the connections that are open. Cut: beyond `MAX_CLIENTS` clients, in order of
-their first exchange, the rest are one row without client id and address; beyond `MAX_NAMED` names in one list, those
-that come last in the alphabet.
+In: windows, and the exchanges of logins. Out: software, name, groups, topics, APIs with their versions, counts and
+times of each client. Rules: counted by columns, no object a row; exchanges of a connection without a client id (its
+first requests, responses whose requests were not captured; an empty id is none) count for its first client id. State
+grows with the rows of the table and with the open connections. Limits: beyond `MAX_CLIENTS` clients, in order of their
+first exchange, the rest are one row without client id and address; beyond `MAX_NAMED` names in one list, those that
+come last in the alphabet are left out.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _LOGINS: Final = (apis.SASL_HANDSHAKE, apis.SASL_AUTHENTICATE)
 
 @dataclass(slots=True)
 class _Client:
-    """What one client did, or what a connection did that has no client id yet."""
+    """Counts of one client, or of a connection that has no client id yet."""
 
     first: Place
     connections: int = 0
@@ -67,7 +67,7 @@ class _Client:
     written: Named = None
     read: Named = None
     software: Counter[tuple[str | None, str | None]] | None = None
-    principals: tuple[str, ...] = ()  # two at most: of several none is told
+    principals: tuple[str, ...] = ()  # two at most: with several there is no principal
     refused: tuple[str, ...] = ()
 
     def count(self, exchanges: int, errors: int, first_ns: int, last_ns: int) -> None:
@@ -117,55 +117,54 @@ def _added(names: Named, more: Named) -> Named:
             return names
         if len(names) + len(new) <= FEW_NAMES:
             return (*names, *new)
-    found = names if isinstance(names, set) else set(names or ())
-    found.update(more)
-    if len(found) > 2 * MAX_NAMED:
-        found.intersection_update(sorted(found)[:MAX_NAMED])
-    return found
+    merged = names if isinstance(names, set) else set(names or ())
+    merged.update(more)
+    if len(merged) > 2 * MAX_NAMED:
+        merged.intersection_update(sorted(merged)[:MAX_NAMED])
+    return merged
 
 
-def _counted(said: Counter[Any] | None, more: Iterable[Any] | None) -> Counter[Any] | None:
+def _counted(counter: Counter[Any] | None, more: Iterable[Any] | None) -> Counter[Any] | None:
     """With more, counted or one by one."""
     if not more:
-        return said
-    if said is None:
-        said = Counter()
-    said.update(more)
-    return said
+        return counter
+    if counter is None:
+        counter = Counter()
+    counter.update(more)
+    return counter
 
 
-def _few(said: tuple[str, ...], more: Iterable[str]) -> tuple[str, ...]:
+def _few(names: tuple[str, ...], more: Iterable[str]) -> tuple[str, ...]:
     """With more, as far as it matters whether these are none, one or several."""
-    return tuple(dict.fromkeys((*said, *more)))[:2]
+    return tuple(dict.fromkeys((*names, *more)))[:2]
 
 
 @dataclass(slots=True)
 class _Open:
-    """A connection that is open: its first client id, whether that was counted, others seen on it, what was said
-    without one until then. A hundred thousand may be open: few say more than one client id, or who they are."""
+    """An open connection. A hundred thousand may be open: most have one client id, and no login."""
 
     born: int
     ip: str
     first: str | None = None
-    unnamed: str | None = None  # what it says instead until then: nothing, or an empty one
+    unnamed: str | None = None  # its id until then: none, or an empty one
     counted: bool = False
     others: set[str] | None = None
     waiting: _Client | None = None
     login: Login | None = None
-    principal: str | None = None  # who logged in last
-    since: str | None = None  # who was logged in where this stretch of the capture begins
+    principal: str | None = None  # the last login
+    since: str | None = None  # the login at the start of this rotation
 
 
 @dataclass(slots=True)
 class Clients:
-    """Learns who the clients are (a `ResumableCollector`)."""
+    """Counts what clients do (a `ResumableCollector`)."""
 
     _clients: dict[Key, _Client] = field(default_factory=dict)
     _rest: _Client | None = None  # those beyond MAX_CLIENTS
     _latest: Place | None = None  # once there was one: no client that is kept began later
     _open: dict[int, _Open] = field(default_factory=dict)  # by number of the connection
     groups_before: dict[Key, set[str]] = field(default_factory=dict)
-    """Of clients that earlier stretches left connected: the groups that they took part in."""
+    """Groups of clients that an earlier rotation left connected."""
 
     def take(self, window: Window, control: Sequence[ControlExchange] = ()) -> None:
         if len(window.every):
@@ -175,32 +174,32 @@ class Clients:
         for i in np.flatnonzero(ended["is_kafka"]).tolist() if len(ended) else ():
             self._software(ended, i, names)
         for number in ended.number.tolist():
-            one = self._open.pop(number, None)
-            if one is not None and one.born == names.serials[number]:
-                self._close(one)
+            connection = self._open.pop(number, None)
+            if connection is not None and connection.born == names.serials[number]:
+                self._close(connection)
         self._cut()
 
     def _count(self, window: Window, control: Sequence[ControlExchange]) -> None:
-        """Everything that columns say, and logins."""
+        """Count all that columns hold, and logins."""
         every, names = window.every, window.names
-        found, place = c.used(every.columns, every.connection)
-        uses = found.tolist()
-        said = [names.strings[use[c.U_CLIENT]] if use[c.U_CLIENT] != s.NULL else None for use in uses]
-        # In order: a connection's first client id is the first that it says.
-        for use, client in zip(uses, said, strict=True):
+        table, place = c.used(every.columns, every.connection)
+        uses = table.tolist()
+        client_ids = [names.strings[use[c.U_CLIENT]] if use[c.U_CLIENT] != s.NULL else None for use in uses]
+        # In order: a connection's first client id is the first of its exchanges.
+        for use, client in zip(uses, client_ids, strict=True):
             self._learn(use[c.U_CONNECTION], client, names)
-        trigger = every.column("completed_by")[found[:, c.U_FIRST]].tolist()
+        trigger = every.column("completed_by")[table[:, c.U_FIRST]].tolist()
         of: list[_Client] = []
-        for use, client, packet in zip(uses, said, trigger, strict=True):
+        for use, client, packet in zip(uses, client_ids, trigger, strict=True):
             number = use[c.U_CONNECTION]
-            one = self._of(number, client, (packet, names.serials[number]))
-            one.count(*use[c.U_EXCHANGES : c.U_COLUMNS])
+            client_of_use = self._of(number, client, (packet, names.serials[number]))
+            client_of_use.count(*use[c.U_EXCHANGES : c.U_COLUMNS])
             if s.NULL not in (use[c.U_API], use[c.U_VERSION]):
-                one.used(use[c.U_API], use[c.U_VERSION], use[c.U_VERSION], use[c.U_EXCHANGES])
+                client_of_use.used(use[c.U_API], use[c.U_VERSION], use[c.U_VERSION], use[c.U_EXCHANGES])
             if use[c.U_GROUP] != s.NULL:
-                one.groups = _added(one.groups, (names.strings[use[c.U_GROUP]],))
-            of.append(one)
-        self._topics(window, place, found[:, c.U_API], of)
+                client_of_use.groups = _added(client_of_use.groups, (names.strings[use[c.U_GROUP]],))
+            of.append(client_of_use)
+        self._topics(window, place, table[:, c.U_API], of)
         for login in control:
             if login.exchange.api_key in _LOGINS:
                 speaker = self._open[int(every.connection[login.row])]
@@ -213,55 +212,55 @@ class Clients:
                     client_of.refused = _few(client_of.refused, (ended.name,))
 
     def _learn(self, number: int, client: str | None, names: Names) -> None:
-        """A connection has said something under this client id."""
-        one = self._open.get(number)
-        if one is None or one.born != names.serials[number]:
-            if one is not None:
-                self._close(one)  # its number was given to another: it has ended
-            one = self._open[number] = _Open(names.serials[number], names.strings[names.ends[number][0]])
+        """Note that a connection has sent something with this client id."""
+        connection = self._open.get(number)
+        if connection is None or connection.born != names.serials[number]:
+            if connection is not None:
+                self._close(connection)  # its number was given to another: it has ended
+            connection = self._open[number] = _Open(names.serials[number], names.strings[names.ends[number][0]])
         if client == "":
-            one.unnamed = ""
-        elif client is not None and one.first is None:
-            one.first = client
-            if one.waiting is not None:
-                self._client((client, one.ip), one.waiting.first).join(one.waiting)
-                one.waiting = None
-                one.counted = True
+            connection.unnamed = ""
+        elif client is not None and connection.first is None:
+            connection.first = client
+            if connection.waiting is not None:
+                self._client((client, connection.ip), connection.waiting.first).join(connection.waiting)
+                connection.waiting = None
+                connection.counted = True
 
     def _of(self, number: int, client: str | None, place: Place) -> _Client:
         """Whose what is counted is; the connection is counted where it is new there."""
-        one = self._open[number]
-        client = client or one.first
+        connection = self._open[number]
+        client = client or connection.first
         if client is None:
-            if one.waiting is None:
-                one.waiting = _Client(place)
-                self._comes(one, one.waiting)
-            one.waiting.first = min(one.waiting.first, place)
-            return one.waiting
-        found = self._client((client, one.ip), place)
-        if client == one.first:
-            if not one.counted:
-                one.counted = True
-                self._comes(one, found)
-        elif one.others is None or client not in one.others:
-            one.others = one.others or set()
-            one.others.add(client)
-            self._comes(one, found)
-        return found
+            if connection.waiting is None:
+                connection.waiting = _Client(place)
+                self._comes(connection, connection.waiting)
+            connection.waiting.first = min(connection.waiting.first, place)
+            return connection.waiting
+        counted = self._client((client, connection.ip), place)
+        if client == connection.first:
+            if not connection.counted:
+                connection.counted = True
+                self._comes(connection, counted)
+        elif connection.others is None or client not in connection.others:
+            connection.others = connection.others or set()
+            connection.others.add(client)
+            self._comes(connection, counted)
+        return counted
 
     @staticmethod
-    def _comes(one: _Open, client: _Client) -> None:
-        """A connection is new there, in this stretch."""
+    def _comes(connection: _Open, client: _Client) -> None:
+        """Count a connection that is new for a client in this rotation."""
         client.connections += 1
-        if one.since is not None:
-            client.principals = _few(client.principals, (one.since,))
+        if connection.since is not None:
+            client.principals = _few(client.principals, (connection.since,))
 
     def _client(self, key: Key, place: Place) -> _Client:
-        found = self._clients.get(key)
-        if found is None:
-            found = self._clients[key] = _Client(place)
-        found.first = min(found.first, place)
-        return found
+        known = self._clients.get(key)
+        if known is None:
+            known = self._clients[key] = _Client(place)
+        known.first = min(known.first, place)
+        return known
 
     @staticmethod
     def _topics(window: Window, place: np.ndarray, api: np.ndarray, of: list[_Client]) -> None:
@@ -278,15 +277,15 @@ class Clients:
             use, topic = use[rows], topic[rows]
         if not len(use):
             return
-        for one, named in zip(*(column.tolist() for column in pairs(use, topic)), strict=True):
-            client = of[one]
-            if written[one]:
+        for use_number, named in zip(*(column.tolist() for column in pairs(use, topic)), strict=True):
+            client = of[use_number]
+            if written[use_number]:
                 client.written = _added(client.written, (strings[named],))
             else:
                 client.read = _added(client.read, (strings[named],))
 
     def _software(self, ended: Connections, i: int, names: Names) -> None:
-        """What a connection that has ended said of its client's software (ApiVersions, KIP-511)."""
+        """Count the client software that a connection that has ended reported (ApiVersions, KIP-511)."""
         symbols = [int(ended[column][i]) for column in ("client_id", "software_name", "software_version")]
         if symbols[1] == s.NULL:
             return
@@ -294,12 +293,12 @@ class Clients:
         number = int(ended.number[i])
         key = client, names.strings[names.ends[number][0]]
         place = (int(ended.completed_by[i]), names.serials[number])
-        found = self._client(key, place)
-        found.software = _counted(found.software, ((software[0], software[1]),))
+        counted = self._client(key, place)
+        counted.software = _counted(counted.software, ((software[0], software[1]),))
 
-    def _close(self, one: _Open) -> None:
-        if one.waiting is not None:
-            self._client((one.unnamed, one.ip), one.waiting.first).join(one.waiting)
+    def _close(self, connection: _Open) -> None:
+        if connection.waiting is not None:
+            self._client((connection.unnamed, connection.ip), connection.waiting.first).join(connection.waiting)
 
     def _cut(self) -> None:
         """Clients beyond MAX_CLIENTS become part of the rest, those that began last."""
@@ -323,8 +322,8 @@ class Clients:
     def join(self, other: Clients) -> None:
         for key, client in other._clients.items():
             self._client(key, client.first).join(client)
-        for one in other._open.values():
-            self._close(one)
+        for connection in other._open.values():
+            self._close(connection)
         if other._rest is not None:
             self._rest = self._rest or _Client(other._rest.first)
             self._rest.join(other._rest)
@@ -339,12 +338,12 @@ class Clients:
         """Connections that are open: who speaks on them."""
         del border
         after = Clients()
-        for number, one in self._open.items():
-            login = None if one.login is None else replace(one.login)
+        for number, connection in self._open.items():
+            login = None if connection.login is None else replace(connection.login)
             after._open[number] = replace(
-                one, counted=False, others=None, waiting=None, login=login, since=one.principal
+                connection, counted=False, others=None, waiting=None, login=login, since=connection.principal
             )
-            for key in ((client, one.ip) for client in {one.first, *(one.others or ())}):
+            for key in ((client, connection.ip) for client in {connection.first, *(connection.others or ())}):
                 groups = set((self._clients[key].groups if key in self._clients else None) or ())
                 if groups or key in self.groups_before:
                     after.groups_before[key] = groups | self.groups_before.get(key, set())
@@ -355,8 +354,8 @@ class Clients:
         return {key: _listed(client.groups) for key, client in self._clients.items() if client.groups}
 
     def tables(self, capture: str = "", topic_name: TopicName = str) -> Iterator[tuple[str, pa.Table]]:
-        for one in self._open.values():
-            self._close(one)
+        for connection in self._open.values():
+            self._close(connection)
         self._open = {}
         silent = [key for key, client in self._clients.items() if not client.exchanges]
         for key in silent:  # software that a connection told whose exchanges were beyond what is kept
@@ -405,11 +404,11 @@ def _listed(names: Iterable[str] | None) -> list[str]:
     return sorted(names or ())[:MAX_NAMED]
 
 
-def _only(said: tuple[str, ...]) -> str | None:
-    """What was said, where it was one thing: clients that share an id and an address are not one another."""
-    return said[0] if len(said) == 1 else None
+def _only(names: tuple[str, ...]) -> str | None:
+    """Return the name if there is only one: clients that share an id and an address are different clients."""
+    return names[0] if len(names) == 1 else None
 
 
-def _most(said: Counter[Any] | None) -> Any:
-    """What was said most often, of several the first in the alphabet."""
-    return min(said, key=lambda value: (-said[value], str(value))) if said else None
+def _most(counter: Counter[Any] | None) -> Any:
+    """Return the most frequent value, of several the first in the alphabet."""
+    return min(counter, key=lambda value: (-counter[value], str(value))) if counter else None

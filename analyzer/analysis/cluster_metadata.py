@@ -1,7 +1,7 @@
-"""What messages say of the cluster: names of topic ids, brokers, leaders, and the API versions that brokers offer.
+"""Cluster metadata in messages: names of topic ids, brokers, leaders, and the API versions that brokers support.
 
-In: windows. Out: rows of `topic_ids`, `brokers`, `leaders` and `api_versions`, each said once, in order of the messages
-that said so; names by topic id. Pure but for that.
+In: windows. Out: rows of `topic_ids`, `brokers`, `leaders` and `api_versions`, each once, in order of the messages that
+contain them; names by topic id.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from analyzer.analysis.zookeeper import Led, broker_of, leader_of
+from analyzer.analysis.zookeeper import LeaderState, broker_of, leader_of
 from analyzer.bulk import state as s
 from analyzer.bulk.rows import Names, Window
 from analyzer.bulk.zookeeper import ZooKeeper
@@ -36,11 +36,11 @@ METADATA_TOPIC = {"AAAAAAAAAAAAAAAAAAAAAQ": "__cluster_metadata"}
 
 @dataclass(slots=True)
 class TopicIds:
-    """Names of topic ids: `names`, by id, each the one that was said last for the first time."""
+    """Names of topic ids: `names`, by id, each the latest that was new."""
 
     names: dict[str, str] = field(default_factory=METADATA_TOPIC.copy)
-    _unsaid: set[str] = field(default_factory=lambda: set(METADATA_TOPIC))  # ids of `names` that no message named
-    _earlier: set[tuple[str, str]] = field(default_factory=set)  # id and name, where another name was said since
+    _unnamed: set[str] = field(default_factory=lambda: set(METADATA_TOPIC))  # ids of `names` that no message named
+    _earlier: set[tuple[str, str]] = field(default_factory=set)  # id and name, before it got another name
     _rows: Rows = field(default_factory=list)
 
     def take(self, window: Window, *_: object) -> None:
@@ -50,28 +50,28 @@ class TopicIds:
                 self._rows.append(_named(window.names.capture, (strings[topic_id], strings[topic])))
 
     def _learn(self, topic_id: str, topic: str) -> bool:
-        """A message says so; whether none did before."""
-        if self._was_said(topic_id, topic):
+        """Learn a name from a message; return whether no message had it before."""
+        if self._is_known(topic_id, topic):
             return False
         self._rename(topic_id, topic)
-        self._unsaid.discard(topic_id)
+        self._unnamed.discard(topic_id)
         return True
 
-    def _was_said(self, topic_id: str, topic: str) -> bool:
-        if self.names.get(topic_id) == topic and topic_id not in self._unsaid:
+    def _is_known(self, topic_id: str, topic: str) -> bool:
+        if self.names.get(topic_id) == topic and topic_id not in self._unnamed:
             return True
         return (topic_id, topic) in self._earlier
 
     def _rename(self, topic_id: str, topic: str) -> None:
         before = self.names.get(topic_id)
-        if before is not None and before != topic and topic_id not in self._unsaid:
+        if before is not None and before != topic and topic_id not in self._unnamed:
             self._earlier.add((topic_id, before))
         self.names[topic_id] = topic
 
     @property
-    def _said(self) -> set[tuple[str, str]]:
-        """All that messages said."""
-        return self._earlier.union(pair for pair in self.names.items() if pair[0] not in self._unsaid)
+    def _stated(self) -> set[tuple[str, str]]:
+        """All pairs of id and name in messages."""
+        return self._earlier.union(pair for pair in self.names.items() if pair[0] not in self._unnamed)
 
     def tables(self, *_: object) -> Iterator[tuple[str, pa.Table]]:
         yield _table("topic_ids", self._rows)
@@ -79,28 +79,28 @@ class TopicIds:
 
     def join(self, other: TopicIds) -> None:
         for topic_id, topic in other.names.items():
-            said = topic_id not in other._unsaid or self._was_said(topic_id, topic)
+            stated = topic_id not in other._unnamed or self._is_known(topic_id, topic)
             self._rename(topic_id, topic)
-            (self._unsaid.discard if said else self._unsaid.add)(topic_id)
+            (self._unnamed.discard if stated else self._unnamed.add)(topic_id)
         self._earlier |= other._earlier
         self._rows += other._rows
 
     def onward(self, capture: str) -> TopicIds:
-        """For another capture point, which begins where this one ends: it has what is known."""
-        rows = [_named(capture, pair) for pair in sorted(self._said)]
-        return TopicIds(self.names.copy(), self._unsaid.copy(), self._earlier.copy(), rows)
+        """Return the names for another capture point that continues this one."""
+        rows = [_named(capture, pair) for pair in sorted(self._stated)]
+        return TopicIds(self.names.copy(), self._unnamed.copy(), self._earlier.copy(), rows)
 
     def name(self, topic: str) -> str:
-        """The name for a topic id, where a message so far says it; else what was given."""
+        """Return the name for a topic id if a message has named it so far; else the argument."""
         return self.names.get(topic, topic)
 
     def learn(self, names: Mapping[str, str]) -> None:
-        """Names that messages say only later; what was said so far goes before."""
-        self._unsaid.update(topic_id for topic_id in names if topic_id not in self.names)
+        """Add names from later messages; those of messages so far take precedence."""
+        self._unnamed.update(topic_id for topic_id in names if topic_id not in self.names)
         self.names = {**names, **self.names}
 
     def resolve(self, row: dict[str, Any]) -> None:
-        """Put names for topic ids in a row of `exchanges`, as far as they are known."""
+        """Replace topic ids in a row of `exchanges` by their names, if known."""
         if row["topics"]:
             row["topics"] = list(dict.fromkeys(map(self.name, row["topics"])))
 
@@ -111,25 +111,25 @@ def _named(capture: str, pair: tuple[str, str]) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Brokers:
-    """Brokers by what Metadata and redirects say."""
+    """Brokers in Metadata and in redirects."""
 
     _seen: set[tuple[int, str, int, str | None]] = field(default_factory=set)
     _rows: Rows = field(default_factory=list)
 
     def take(self, window: Window, *_: object) -> None:
         strings = window.names.strings
-        told: list[tuple[int, str, int, str | None]] = [
+        nodes: list[tuple[int, str, int, str | None]] = [
             (node_id, strings[host], port, strings[rack] if rack != s.NULL else None)
             for node_id, host, port, rack in window.brokers.tolist()
         ]
-        told += [(*found,) for one in window.zookeeper if (found := broker_of(one)) is not None]
-        for node in told:
+        nodes += [(*broker,) for operation in window.zookeeper if (broker := broker_of(operation)) is not None]
+        for node in nodes:
             if node not in self._seen:
                 self._seen.add(node)
                 self._rows.append(_broker(window.names.capture, node))
 
     def onward(self, capture: str) -> Brokers:
-        """For another capture point, which begins where this one ends: it has what is known."""
+        """Return the brokers for another capture point that continues this one."""
         known = sorted(self._seen, key=lambda node: (*node[:3], node[3] or ""))
         return Brokers(self._seen.copy(), [_broker(capture, node) for node in known])
 
@@ -168,7 +168,7 @@ class Offers:
             self._offered.pop(names.connections[number], None)
 
     def onward(self, capture: str) -> Offers:
-        """For another capture point, which begins where this one ends: it has what connections that are open heard."""
+        """Return the versions of open connections for another capture point that continues this one."""
         rows = [_offer(capture, name, offer) for name, offers in self._offered.items() for offer in sorted(offers)]
         return Offers({name: offers.copy() for name, offers in self._offered.items()}, rows)
 
@@ -185,16 +185,16 @@ class Offers:
 def _offer(capture: str, connection: str, offer: Sequence[int]) -> dict[str, Any]:
     """`connection`: its name, of which the broker is a part."""
     broker = connection.partition("-")[2].rpartition("#")[0]
-    said = dict(zip(("api_key", "min", "max"), offer, strict=True))
-    return {"capture": capture, "connection": connection, "broker": broker, **said}
+    versions = dict(zip(("api_key", "min", "max"), offer, strict=True))
+    return {"capture": capture, "connection": connection, "broker": broker, **versions}
 
 
 _KEY, _LEADER, _EPOCH, _ISR = range(4)
 _LATE: Final = 1024
-"""Topic-partitions, and a sixteenth of those that there are, that were told of anew and wait to be put in order."""
+"""Topic-partitions (and a sixteenth of all) that wait to be merged in order after a change."""
 
-_Said = tuple[int, int, int]
-"""Leader, its epoch, in-sync replicas (number of a list); NULL: not said."""
+_LeaderState = tuple[int, int, int]
+"""Leader, its epoch, in-sync replicas (number of a list); NULL: unknown."""
 
 
 @dataclass(slots=True)
@@ -211,14 +211,14 @@ class Leaders:
     _lists: list[tuple[int, ...]] = field(default_factory=list)
     _list_numbers: dict[tuple[int, ...], int] = field(default_factory=dict)
     _known: np.ndarray = field(default_factory=lambda: np.zeros((4, 0), np.int64))
-    _late: dict[int, _Said] = field(default_factory=dict)
+    _late: dict[int, _LeaderState] = field(default_factory=dict)
     _rows: Rows = field(default_factory=list)
 
     def take(self, window: Window, *_: object) -> None:
         rows, names = window.leaders, window.names
-        told_elsewhere = [(one, led) for one in window.zookeeper if (led := leader_of(one)) is not None]
-        if told_elsewhere:
-            rows = self._both(rows, told_elsewhere, names)
+        in_zookeeper = [(operation, led) for operation in window.zookeeper if (led := leader_of(operation)) is not None]
+        if in_zookeeper:
+            rows = self._both(rows, in_zookeeper, names)
         if not len(rows):
             return
         keys, isr = self._keys(rows, names), self._isr(rows[:, s.L_ISR], names)
@@ -227,23 +227,23 @@ class Leaders:
         if len(self._late) > _LATE + self._known.shape[1] // 16:
             self._settle()
 
-    def _both(self, rows: np.ndarray, elsewhere: list[tuple[ZooKeeper, Led]], names: Names) -> np.ndarray:
-        """What messages and ZooKeeper say, in order."""
-        told: list[tuple[int, list[int]]] = [(row[s.L_COMPLETED_BY], row) for row in rows.tolist()]
-        for one, led in elsewhere:
+    def _both(self, rows: np.ndarray, in_zookeeper: list[tuple[ZooKeeper, LeaderState]], names: Names) -> np.ndarray:
+        """Merge leaders in messages and in ZooKeeper, in order."""
+        rows_by_packet: list[tuple[int, list[int]]] = [(row[s.L_COMPLETED_BY], row) for row in rows.tolist()]
+        for operation, led in in_zookeeper:
             row = [s.NULL] * s.L_COLUMNS
-            row[s.L_NS], row[s.L_TOPIC], row[s.L_PARTITION] = one.time_ns, names.string(led.topic), led.partition
+            row[s.L_NS], row[s.L_TOPIC], row[s.L_PARTITION] = operation.time_ns, names.string(led.topic), led.partition
             row[s.L_LEADER] = s.NULL if led.leader is None else led.leader
             row[s.L_EPOCH] = s.NULL if led.epoch is None else led.epoch
             row[s.L_ISR] = s.NULL if led.isr is None else names.list_of(led.isr)
-            told.append((one.completed_by, row))
-        return np.array([row for _, row in sorted(told, key=lambda pair: pair[0])], np.int64)
+            rows_by_packet.append((operation.completed_by, row))
+        return np.array([row for _, row in sorted(rows_by_packet, key=lambda pair: pair[0])], np.int64)
 
     def _keys(self, rows: np.ndarray, names: Names) -> np.ndarray:
         """Which topic-partition each is of."""
-        said, where = _pairs(rows[:, s.L_TOPIC], rows[:, s.L_TOPIC_ID])
+        pairs, where = _pairs(rows[:, s.L_TOPIC], rows[:, s.L_TOPIC_ID])
         numbers = []
-        for topic, topic_id in said:
+        for topic, topic_id in pairs:
             name = names.strings[topic] if topic != s.NULL else ""
             name = name or self.topics.name(names.strings[topic_id] if topic_id != s.NULL else "")
             numbers.append(self._names.setdefault(name, len(self._names)))
@@ -251,10 +251,10 @@ class Leaders:
 
     def _isr(self, lists: np.ndarray, names: Names) -> np.ndarray:
         """Lists of `names` by their numbers here."""
-        found = np.full(len(lists), s.NULL, np.int64)
+        numbers = np.full(len(lists), s.NULL, np.int64)
         for number in arrow.distinct(lists[lists != s.NULL]).tolist():
-            found[lists == number] = self._list(names.lists[number])
-        return found
+            numbers[lists == number] = self._list(names.lists[number])
+        return numbers
 
     def _list(self, nodes: tuple[int, ...]) -> int:
         number = self._list_numbers.get(nodes)
@@ -264,24 +264,26 @@ class Leaders:
         return number
 
     def _news(self, keys: np.ndarray, rows: np.ndarray, isr: np.ndarray) -> np.ndarray:
-        """Those that may say something new: what Metadata says is mostly what it said before."""
+        """Return bool[n]: the rows that may differ from the state so far; those of Metadata mostly repeat it."""
         order = np.argsort(keys, kind="stable")
-        told = np.stack([keys, rows[:, s.L_LEADER], rows[:, s.L_EPOCH], isr])[:, order]
-        differs = np.append(True, (told[:, 1:] != told[:, :-1]).any(axis=0))
-        alone = np.append(True, told[_KEY, 1:] != told[_KEY, :-1])
+        stated = np.stack([keys, rows[:, s.L_LEADER], rows[:, s.L_EPOCH], isr])[:, order]
+        differs = np.append(True, (stated[:, 1:] != stated[:, :-1]).any(axis=0))
+        alone = np.append(True, stated[_KEY, 1:] != stated[_KEY, :-1])
         alone &= np.append(alone[1:], True)
         known = self._known
         if known.shape[1]:
-            last = known[:, np.minimum(np.searchsorted(known[_KEY], told[_KEY]), known.shape[1] - 1)]
-            same = (told[:_ISR] == last[:_ISR]).all(axis=0) & ((told[_ISR] == s.NULL) | (told[_ISR] == last[_ISR]))
+            last = known[:, np.minimum(np.searchsorted(known[_KEY], stated[_KEY]), known.shape[1] - 1)]
+            same = (stated[:_ISR] == last[:_ISR]).all(axis=0) & (
+                (stated[_ISR] == s.NULL) | (stated[_ISR] == last[_ISR])
+            )
             if self._late:
-                same &= ~np.isin(told[_KEY], np.fromiter(self._late, np.int64, len(self._late)))
+                same &= ~np.isin(stated[_KEY], np.fromiter(self._late, np.int64, len(self._late)))
             differs &= ~(same & alone)
-        found = np.empty(len(keys), np.bool_)
-        found[order] = differs
-        return found
+        changed = np.empty(len(keys), np.bool_)
+        changed[order] = differs
+        return changed
 
-    def _last(self, key: int) -> _Said | None:
+    def _last(self, key: int) -> _LeaderState | None:
         late = self._late.get(key)
         if late is not None:
             return late
@@ -312,8 +314,8 @@ class Leaders:
         )
 
     def _settle(self) -> None:
-        """What was said late is known, in order."""
-        late = np.array([(key, *said) for key, said in self._late.items()], np.int64).reshape(-1, 4).T
+        """Merge `_late` into `_known`, in order."""
+        late = np.array([(key, *state) for key, state in self._late.items()], np.int64).reshape(-1, 4).T
         both = np.concatenate([self._known[:, ~np.isin(self._known[_KEY], late[_KEY])], late], axis=1)
         self._known, self._late = both[:, np.argsort(both[_KEY])], {}
 
@@ -326,15 +328,15 @@ class Leaders:
         topics = np.array([self._names.setdefault(name, len(self._names)) for name in other._names], np.int64)
         lists = [self._list(nodes) for nodes in other._lists]
         for key, leader, epoch, isr in other._known.T.tolist():
-            mine = int(topics[key >> 32]) << 32 | key & 0xFFFFFFFF
-            self._late[mine] = leader, epoch, lists[isr] if isr != s.NULL else isr
+            own_key = int(topics[key >> 32]) << 32 | key & 0xFFFFFFFF
+            self._late[own_key] = leader, epoch, lists[isr] if isr != s.NULL else isr
         self._settle()
         self._rows += other._rows
 
 
 def _key(topics: np.ndarray, partitions: np.ndarray) -> np.ndarray:
-    found: np.ndarray = topics << 32 | partitions & 0xFFFFFFFF
-    return found
+    keys: np.ndarray = topics << 32 | partitions & 0xFFFFFFFF
+    return keys
 
 
 def _pairs(a: np.ndarray, b: np.ndarray) -> tuple[list[tuple[int, int]], np.ndarray]:

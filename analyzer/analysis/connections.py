@@ -46,7 +46,7 @@ ZOOKEEPER = "ZooKeeper"
 
 
 def unrecognised_guess(first: tuple[int, int]) -> str:
-    """What a connection that is not Kafka may be, by the first 8 bytes of each side (0: it said nothing)."""
+    """Guess the protocol of a connection that is not Kafka by the first 8 bytes of each side (0: it sent none)."""
     sides = [value.to_bytes(8, "big", signed=True) for value in first]
     for data in sides:
         if data[0] in (20, 21, 22, 23) and data[1] == 3 and data[2] <= 4:
@@ -153,7 +153,7 @@ class EndedConnections:
 
     @property
     def waiting(self) -> int:
-        """Connections whose rows have not been told yet."""
+        """Number of connections whose rows were not handed out yet."""
         return sum(map(len, self._ended))
 
     def tables(self, *_: object) -> Iterator[tuple[str, pa.Table]]:
@@ -180,7 +180,7 @@ class EndedConnections:
         self.unrecognised_bytes += int(captured.sum())
         for i in spoke[: max(0, MAX_UNRECOGNISED - len(self.unrecognised))].tolist():
             guess = unrecognised_guess((int(ended["first_0"][i]), int(ended["first_1"][i])))
-            tls = _said_of_tls(ended, i, names) if guess == TLS else None
+            tls = _tls_handshake(ended, i, names) if guess == TLS else None
             self.unrecognised.append(Unrecognised(names.connections[ended.number[i]], int(captured[i]), guess, tls))
 
     def _kafka(self, ended: Connections, names: Names) -> None:
@@ -201,16 +201,15 @@ class EndedConnections:
         self._ended.append(_rows(ended, connections, names))
 
 
-def _said_of_tls(ended: Connections, row: int, names: Names) -> dict[str, Any]:
-    """What the handshake of a connection says that nothing opened: the columns of `connections`, where they say
-    something."""
-    found: dict[str, Any] = {"first_time": rfc3339(int(ended["first_ns"][row]) // 1000)}
+def _tls_handshake(ended: Connections, row: int, names: Names) -> dict[str, Any]:
+    """Return the TLS columns of `connections` that are not null, of a connection that was not decrypted."""
+    columns: dict[str, Any] = {"first_time": rfc3339(int(ended["first_ns"][row]) // 1000)}
     for name in TEXTS:
         if ended[name][row] != NULL:
-            found[name] = names.strings[ended[name][row]]
+            columns[name] = names.strings[ended[name][row]]
     if ended["tls_not_after"][row] != NULL:
-        found["tls_not_after"] = rfc3339(int(ended["tls_not_after"][row]))
-    return found
+        columns["tls_not_after"] = rfc3339(int(ended["tls_not_after"][row]))
+    return columns
 
 
 def _rows(ended: Connections, connections: list[str], names: Names) -> pa.Table:
@@ -252,38 +251,40 @@ def _rows(ended: Connections, connections: list[str], names: Names) -> pa.Table:
 
 
 def unrecognised_lines(capture: str, ended: EndedConnections) -> list[str]:
-    """What was seen that is not Kafka, and what to try."""
+    """Describe the connections that are not Kafka, and what to try."""
     if not ended.unrecognised_connections:
         return []
     lines = []
-    sealed = [one for one in ended.unrecognised if one.looks_like == TLS]
-    sealed_bytes = sum(one.payload_bytes for one in sealed)
-    shut = [one for one in sealed if "tls_failure" not in (one.tls or {})]
+    sealed = [connection for connection in ended.unrecognised if connection.looks_like == TLS]
+    sealed_bytes = sum(connection.payload_bytes for connection in sealed)
+    shut = [connection for connection in sealed if "tls_failure" not in (connection.tls or {})]
     failed = len(sealed) - len(shut)
     if shut:
         are = "connections are" if len(shut) != 1 else "connection is"
-        shut_bytes = sum(one.payload_bytes for one in shut)
+        shut_bytes = sum(connection.payload_bytes for connection in shut)
         lines.append(
             f"{capture}: {len(shut):,} {are} TLS ({shut_bytes:,} bytes): encrypted, so what is said stays "
             "shut; --keylog opens it with a key log of the clients or brokers, or capture where it is in the clear"
         )
     if failed:
         lines.append(f"{capture}: {failed:,} TLS handshake{'s' * (failed != 1)} failed; kwire findings says why")
-    keepers = [one for one in ended.unrecognised if one.looks_like == ZOOKEEPER]  # known, if not as Kafka
+    keepers = [
+        connection for connection in ended.unrecognised if connection.looks_like == ZOOKEEPER
+    ]  # known, if not as Kafka
     if ended.unrecognised_connections == len(sealed) + len(keepers):
         return lines
     looks: dict[str, int] = {}
     ports: dict[str, int] = {}
-    for one in ended.unrecognised:
-        if one.looks_like in (TLS, ZOOKEEPER):
+    for connection in ended.unrecognised:
+        if connection.looks_like in (TLS, ZOOKEEPER):
             continue
-        looks[one.looks_like] = looks.get(one.looks_like, 0) + 1
-        port = one.connection.rsplit("#", 1)[0].rsplit(":", 1)[-1]
-        ports[port] = ports.get(port, 0) + one.payload_bytes
+        looks[connection.looks_like] = looks.get(connection.looks_like, 0) + 1
+        port = connection.connection.rsplit("#", 1)[0].rsplit(":", 1)[-1]
+        ports[port] = ports.get(port, 0) + connection.payload_bytes
     seen = ", ".join(f"{name} ({count})" for name, count in sorted(looks.items(), key=lambda item: -item[1]))
     insist = f"; --port {max(ports, key=lambda port: ports[port])} insists" if ports else ""
     count = ended.unrecognised_connections - len(sealed) - len(keepers)
-    rest = ended.unrecognised_bytes - sealed_bytes - sum(one.payload_bytes for one in keepers)
+    rest = ended.unrecognised_bytes - sealed_bytes - sum(connection.payload_bytes for connection in keepers)
     return [
         *lines,
         f"{capture}: {count} connections are not recognised as Kafka "

@@ -1,8 +1,8 @@
-"""When clients got records of their partitions: what tells for how long a member of a group stood still.
+"""Times at which clients got records of their partitions, which show for how long a group's member was stopped.
 
 In: windows. Out: for a client, partitions and a time, the records before, after, and the largest gap between. Rules: by
 columns, no object a row. Times are kept in bins, of each its first and its last time; bins begin at `BIN_NS` and double
-where there would be more than `MAX_BINS`, so that what is kept is bounded and the same whatever the windows and shares.
+if there would be more than `MAX_BINS`, so that state is bounded, and the same for all windows and shards.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BIN_NS: Final = 1 << 24
 MAX_BINS: Final = 1 << 20
 """Bins of all clients and partitions together; one takes 32 bytes."""
 MAX_QUIET: Final = 100_000
-"""Clients and partitions that are remembered from one stretch of a capture to the next, where nothing came lately."""
+"""Clients and partitions without recent records that are remembered from one rotation to the next."""
 
 Key = tuple[str | None, str, str, int]
 """Client id, address, topic or its id, partition."""
@@ -38,7 +38,7 @@ def _none() -> np.ndarray:
 
 
 @dataclass(slots=True)
-class Fetched:
+class DeliveryTimes:
     """Bins int64[4, n]: number of the key, number of the bin, first and last time. `_fresh`: rows not put in order."""
 
     _numbers: dict[Key, int] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Fetched:
 
     @property
     def keys(self) -> int:
-        """Of how many clients and partitions anything is known."""
+        """Number of clients and partitions with records."""
         return len(self._numbers)
 
     def take(self, window: Window) -> None:
@@ -115,22 +115,22 @@ class Fetched:
             bins[3] = last
         self._bins = bins
 
-    def onward(self, since_ns: int) -> Fetched:
-        """Those since then, and of each client and partition the last before."""
+    def onward(self, since_ns: int) -> DeliveryTimes:
+        """Return the times since `since_ns`, and the last one before of each client and partition."""
         self._settle()
-        bins, after = self._bins, Fetched()
+        bins, after = self._bins, DeliveryTimes()
         last = np.append(bins[0, 1:] != bins[0, :-1], True) if bins.shape[1] else np.zeros(0, bool)
         before = np.flatnonzero(last & (bins[3] < since_ns))
-        kept = (bins[3] >= since_ns) | last
-        kept[before[np.argsort(bins[3, before])][:-MAX_QUIET]] = False
+        chosen = (bins[3] >= since_ns) | last
+        chosen[before[np.argsort(bins[3, before])][:-MAX_QUIET]] = False
         names = list(self._numbers)
-        after._bins = bins[:, kept].copy()
+        after._bins = bins[:, chosen].copy()
         used, after._bins[0] = np.unique(after._bins[0], return_inverse=True)
         after._numbers = {names[number]: place for place, number in enumerate(used.tolist())}
         after._bins[1] = after._bins[2] // after._bin_ns
         return after
 
-    def join(self, other: Fetched) -> None:
+    def join(self, other: DeliveryTimes) -> None:
         self._settle()
         other._settle()
         while self._bin_ns < other._bin_ns:
@@ -138,25 +138,25 @@ class Fetched:
         while other._bin_ns < self._bin_ns:
             other._widen()
         numbers = np.array([self._numbers.setdefault(key, len(self._numbers)) for key in other._numbers], np.int64)
-        theirs = other._bins.copy()
-        if theirs.shape[1]:
-            theirs[0] = numbers[theirs[0]]
-        self._add(theirs)
+        other_bins = other._bins.copy()
+        if other_bins.shape[1]:
+            other_bins[0] = numbers[other_bins[0]]
+        self._add(other_bins)
         self._settle()
 
-    def by_client(self, topic_name: Callable[[str], str]) -> FetchedBy:
+    def by_client(self, topic_name: Callable[[str], str]) -> ClientDeliveryTimes:
         """To be asked."""
         self._settle()
         starts = np.searchsorted(self._bins[0], np.arange(len(self._numbers) + 1))
-        found: dict[Client, dict[tuple[str, int], list[np.ndarray]]] = {}
+        times_by_client: dict[Client, dict[tuple[str, int], list[np.ndarray]]] = {}
         for (client, ip, topic, partition), number in self._numbers.items():
             times = self._bins[2:, starts[number] : starts[number + 1]]
-            found.setdefault((client, ip), {}).setdefault((topic_name(topic), partition), []).append(times)
-        return FetchedBy(found)
+            times_by_client.setdefault((client, ip), {}).setdefault((topic_name(topic), partition), []).append(times)
+        return ClientDeliveryTimes(times_by_client)
 
 
 @dataclass(slots=True)
-class FetchedBy:
+class ClientDeliveryTimes:
     """Times at which records came, int64[2, n] of bins, by client and partition."""
 
     _times: dict[Client, dict[tuple[str, int], list[np.ndarray]]]
@@ -169,9 +169,12 @@ class FetchedBy:
         stop_ns: int,
         go_ns: int,
     ) -> int | None:
-        """How long a member stood still that had to stop at `stop_ns` and could go on at `go_ns`: the largest gap in
-        its records, from its last of the partitions `before` until then to its first of those `after` from then on
-        (None: of any). None where it had none before or none after, or their times contradict each other."""
+        """Return how long a member was stopped that had to stop at `stop_ns` and could go on at `go_ns`.
+
+        That is the largest gap in its records, from its last of the partitions `before` until then to its first of
+        those `after` from then on (None: of any). None if it had none before or none after, or the times contradict
+        each other.
+        """
         of = self._times.get(client)
         if of is None:
             return None
@@ -192,5 +195,5 @@ class FetchedBy:
 
     @staticmethod
     def _of(of: dict[tuple[str, int], list[np.ndarray]], partitions: Iterable[tuple[str, int]] | None) -> np.ndarray:
-        chosen = of.values() if partitions is None else [of[one] for one in partitions if one in of]
+        chosen = of.values() if partitions is None else [of[partition] for partition in partitions if partition in of]
         return np.concatenate([_none()[2:], *(times for several in chosen for times in several)], axis=1)

@@ -14,7 +14,10 @@ from analyzer.frame.arrow import distinct
 from analyzer.frame.log import Columns
 from captures.kernels import NULL
 
-EVENT_ORDER: Final = ("trigger", "born")
+EVENT_COLUMNS: Final = ("completed_by", "serial", "time", "connection", "exchange", "reply", "client", "ip")
+"""Columns of `event_columns`, and those of them that number texts (`EVENT_TEXTS`)."""
+EVENT_TEXTS: Final = ("connection", "client", "ip")
+EVENT_ORDER: Final = ("completed_by", "serial")
 """Columns that order events: the packet that completed the exchange, and the age of its connection."""
 
 
@@ -32,8 +35,8 @@ def event_columns(every: Exchanges, rows: np.ndarray) -> Columns:
     ips = np.array([names.ends[number][0] for number in used.tolist()], np.int64)[which]
     response, request = every.column("response_end")[rows], every.column("request_end")[rows]
     return {
-        "trigger": every.column("completed_by")[rows],
-        "born": born,
+        "completed_by": every.column("completed_by")[rows],
+        "serial": born,
         "time": np.where(response == NULL, request, response),
         "connection": connection,
         "exchange": every.column("exchange")[rows],

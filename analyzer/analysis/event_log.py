@@ -25,7 +25,7 @@ _KINDS: Final = tuple(sorted((
 )))
 # fmt: on
 """By their numbers: those sort as the kinds do."""
-_ORDER: Final = ("trigger", "born", "order", "kind")
+_ORDER: Final = ("completed_by", "serial", "order", "kind")
 _COLUMNS: Final = (*_ORDER, "group", "state")
 _REPORTED, _SETTLED = 1, 2
 """Bits of `state`."""

@@ -25,7 +25,7 @@ from analyzer.protocol import errors as kafka_errors
 
 Place = tuple[int, int]
 Partition = tuple[str, int | None]
-"""Topic or its id, and partition. Of Connect: connector and task, None for the connector itself; of streams groups:
+"""Topic or its id, and partition. Connect: connector and task, None for the connector itself; streams groups:
 subtopology and task."""
 Assigned = tuple[tuple[str, tuple[Partition, ...]], ...]
 """Member, and what it has."""
@@ -41,10 +41,11 @@ HEARTBEATS: Final = {
 JOIN, SYNC, HEARTBEAT_FAILED, LEAVE = "join", "sync", "heartbeat_failed", "leave"
 EXPIRED, COMMIT_FAILED, COORDINATOR_MOVED = "expired", "commit_failed", "coordinator_moved"
 COORDINATOR_FOUND, UPDATE = "found_coordinator", "update"
-"""Not rows: a coordinator was found, by FindCoordinator; a newer heartbeat said an epoch or what its member has."""
+"""Not rows: FindCoordinator found a coordinator; a newer heartbeat reported an epoch or partitions."""
 
 STOPS_FOR_A_WHILE: Final = -2
-"""The epoch that a static member of the newer protocols says when it closes (LEAVE_GROUP_STATIC_MEMBER_EPOCH)."""
+"""The epoch in the last heartbeat of a closing static member of the newer protocols
+(LEAVE_GROUP_STATIC_MEMBER_EPOCH)."""
 
 GROUP_KEYS: Final = 0
 """FindCoordinator: the type of keys that are groups."""
@@ -54,12 +55,17 @@ CONNECTOR: Final = -1
 
 @dataclass(slots=True)
 class Event:
-    """One event of a group. `place` and `order` sort all events of a capture point; `requested_ns`: the request was
-    complete; `time_ns`: the end of the answer, or of the request where there was none. Of the rest, what its kind
-    says: `members` of the generation (the leader's JoinGroup), `subscribed` topics, `assigned` by the leader or to the
-    member (`revoked`, not None: it is added to what they have without these, as Connect since KIP-415 does it), `owned`
-    (what the member says that it has), `node` of the coordinator. `told`: an earlier stretch of the capture has its
-    row; `settled`: and that of the rebalance that it is part of."""
+    """One event of a group. `place` and `order` sort all events of a capture point.
+
+    requested_ns   end of the request; time_ns: end of the response, or of the request if it has none
+    members        of the generation (the leader's JoinGroup)
+    subscribed     topics
+    assigned       by the leader, or to the member
+    revoked        not None: `assigned` is added to the previous assignment without these (Connect since KIP-415)
+    owned          partitions that the member reports to own
+    node           of the coordinator
+    reported       an earlier rotation has its row; settled: and that of the rebalance that it is part of
+    """
 
     place: Place
     order: int
@@ -77,7 +83,7 @@ class Event:
     protocol: str | None = None
     instance: str | None = None
     generation: int | None = None
-    request_epoch: int | None = None  # of a newer heartbeat: what the request says
+    request_epoch: int | None = None  # of a newer heartbeat
     code: int | None = None
     leader: str | None = None
     members: tuple[str, ...] | None = None
@@ -121,12 +127,14 @@ class Contact:
     def join(self, other: Contact) -> None:
         if other.last_ns > self.last_ns:
             self.last_ns, self.client, self.ip = other.last_ns, other.client, other.ip
-        said = [one for one in (self.lowest, other.lowest) if one >= 0]  # absent, and -1 of commits without a group
-        self.lowest, self.highest = min(said, default=-1), max(self.highest, other.highest)
+        generations = [
+            generation for generation in (self.lowest, other.lowest) if generation >= 0
+        ]  # absent, and -1 of commits without a group
+        self.lowest, self.highest = min(generations, default=-1), max(self.highest, other.highest)
 
 
 class Row(NamedTuple):
-    """What columns say of an exchange."""
+    """The columns of an exchange that events share."""
 
     place: Place
     requested_ns: int
@@ -143,22 +151,9 @@ class Row(NamedTuple):
     code: int | None
 
     def event(self, kind: str, group: str, order: int = 0) -> Event:
+        shared = self[1:9]  # from `requested_ns` to `reply`
         return Event(
-            self.place,
-            order,
-            kind,
-            group,
-            self.member or None,
-            self.requested_ns,
-            self.time_ns,
-            self.client,
-            self.ip,
-            self.broker,
-            self.connection,
-            self.exchange,
-            self.reply,
-            generation=self.generation,
-            code=self.code,
+            self.place, order, kind, group, self.member or None, *shared, generation=self.generation, code=self.code
         )
 
 
@@ -169,20 +164,20 @@ def row_of(window: Window, row: int) -> Row:
     client_ip, _, broker_ip, broker_port = names.ends[number]
 
     def value(name: str) -> int | None:
-        found = int(every.column(name)[row])
-        return found if found != s.NULL else None
+        number = int(every.column(name)[row])
+        return number if number != s.NULL else None
 
     def string(name: str) -> str | None:
-        found = value(name)
-        return names.strings[found] if found is not None else None
+        number = value(name)
+        return names.strings[number] if number is not None else None
 
-    asked, answered = value("request_end"), value("response_end")
+    requested, answered = value("request_end"), value("response_end")
     began = value("request_time") or value("response_time") or 0
-    asked = asked if asked is not None else began
+    requested = requested if requested is not None else began
     return Row(
         (int(every.column("completed_by")[row]), names.serials[number]),
-        asked,
-        answered if answered is not None else asked,
+        requested,
+        answered if answered is not None else requested,
         string("client_id"),
         names.strings[client_ip],
         end_point(names.strings[broker_ip], broker_port),
@@ -196,13 +191,13 @@ def row_of(window: Window, row: int) -> Row:
     )
 
 
-def events_of(window: Window, one: ControlExchange) -> Iterator[Event]:
+def events_of(window: Window, control: ControlExchange) -> Iterator[Event]:
     """The events that an exchange of the group APIs is."""
-    exchange = one.exchange
-    row = row_of(window, one.row)
+    exchange = control.exchange
+    row = row_of(window, control.row)
     api = exchange.api_key
     if api == apis.FIND_COORDINATOR:
-        yield from _found(row, exchange)
+        yield from _coordinators_found(row, exchange)
     elif row.group is not None and exchange.request is not None:
         if api == apis.JOIN_GROUP:
             yield _join(row, row.group, exchange)
@@ -214,15 +209,15 @@ def events_of(window: Window, one: ControlExchange) -> Iterator[Event]:
             yield _heartbeat(row, row.group, exchange)
 
 
-def _found(row: Row, exchange: Exchange) -> Iterator[Event]:
+def _coordinators_found(row: Row, exchange: Exchange) -> Iterator[Event]:
     request, response = exchange.request, exchange.response
     if request is None or response is None or request.get("keyType", GROUP_KEYS) != GROUP_KEYS:
         return
-    found = response.get("coordinators") or [{**response, "key": request.get("key")}]
-    for order, one in enumerate(found):
-        if one["errorCode"] == 0 and one["key"] is not None:
-            event = row.event(COORDINATOR_FOUND, one["key"], order)
-            event.member, event.generation, event.node, event.code = None, None, one["nodeId"], 0
+    coordinators = response.get("coordinators") or [{**response, "key": request.get("key")}]
+    for order, coordinator in enumerate(coordinators):
+        if coordinator["errorCode"] == 0 and coordinator["key"] is not None:
+            event = row.event(COORDINATOR_FOUND, coordinator["key"], order)
+            event.member, event.generation, event.node, event.code = None, None, coordinator["nodeId"], 0
             yield event
 
 
@@ -231,7 +226,7 @@ def _protocol(protocol_type: str | None) -> str:
 
 
 def _inside(exchange: Exchange) -> dict[str, dict[str, Any]]:
-    """What was decoded of formats inside, by path."""
+    """Return the decoded values of embedded formats by path."""
     return {entry["path"]: entry["value"] for entry in exchange.embedded() if isinstance(entry["value"], dict)}
 
 
@@ -262,7 +257,7 @@ def _join(row: Row, group: str, exchange: Exchange) -> Event:
     if response is not None and response["errorCode"] == 0:
         event.generation, event.leader = response["generationId"], response["leader"]
         event.member = response["memberId"] or event.member
-        event.members = tuple(sorted(one["memberId"] for one in response["members"])) or None
+        event.members = tuple(sorted(member["memberId"] for member in response["members"])) or None
     return event
 
 
@@ -275,8 +270,8 @@ def _sync(row: Row, group: str, exchange: Exchange) -> Event:
     paths = {}
     if request["assignments"]:
         event.by_leader = True
-        for number, one in enumerate(request["assignments"]):
-            paths[one["memberId"]] = f"request.assignments[{number}].assignment"
+        for number, assignment in enumerate(request["assignments"]):
+            paths[assignment["memberId"]] = f"request.assignments[{number}].assignment"
     elif response is not None and response["errorCode"] == 0 and event.member is not None:
         paths[event.member] = "response.assignment"
     if paths:
@@ -285,15 +280,17 @@ def _sync(row: Row, group: str, exchange: Exchange) -> Event:
 
 
 def _partitions(value: dict[str, Any]) -> tuple[Partition, ...]:
-    """What an assignment of the consumer protocol or of Connect gives."""
+    """Return the partitions or tasks in an assignment of the consumer protocol or of Connect."""
     topics = value.get("assignedPartitions") or ()
-    found: list[Partition] = [(one["topic"], number) for one in topics for number in one["partitions"]]
-    return tuple(sorted([*found, *_tasks_of(value.get("assignment"))], key=_partition_key))
+    partitions: list[Partition] = [(topic["topic"], number) for topic in topics for number in topic["partitions"]]
+    return tuple(sorted([*partitions, *_tasks_of(value.get("assignment"))], key=_partition_key))
 
 
 def _tasks_of(connectors: list[dict[str, Any]] | None) -> tuple[Partition, ...]:
     return tuple(
-        (one["connector"], task if task != CONNECTOR else None) for one in connectors or () for task in one["tasks"]
+        (connector["connector"], task if task != CONNECTOR else None)
+        for connector in connectors or ()
+        for task in connector["tasks"]
     )
 
 
@@ -308,17 +305,17 @@ def _leave(row: Row, group: str, exchange: Exchange) -> Iterator[Event]:
         yield row.event(LEAVE, group)
         return
     answered = (response or {}).get("members") or ()
-    answers = {(one["memberId"], one.get("groupInstanceId")): one["errorCode"] for one in answered}
-    for order, one in enumerate(members):
+    answers = {(member["memberId"], member.get("groupInstanceId")): member["errorCode"] for member in answered}
+    for order, member in enumerate(members):
         event = row.event(LEAVE, group, order)
-        event.member, event.instance = one["memberId"] or None, one.get("groupInstanceId")
+        event.member, event.instance = member["memberId"] or None, member.get("groupInstanceId")
         if response is not None and response["errorCode"] == 0:
-            event.code = answers.get((one["memberId"], event.instance), 0)
+            event.code = answers.get((member["memberId"], event.instance), 0)
         yield event
 
 
 def _heartbeat(row: Row, group: str, exchange: Exchange) -> Event:
-    """A heartbeat of the newer protocols: a join, a leave, a failure, an assignment, or only told."""
+    """Return the event of a newer protocol's heartbeat: a join, a leave, a failure, an assignment, or an update."""
     request, response = exchange.request or {}, exchange.response
     epoch = request["memberEpoch"]
     well = response is not None and response["errorCode"] == 0
@@ -331,8 +328,8 @@ def _heartbeat(row: Row, group: str, exchange: Exchange) -> Event:
     event.instance = request.get("instanceId")
     event.request_epoch = epoch
     event.generation = epoch if kind in (UPDATE, HEARTBEAT_FAILED) else None
-    said = request.get("rebalanceTimeoutMs", -1)
-    event.rebalance_ms = said if said >= 0 else None
+    timeout_ms = request.get("rebalanceTimeoutMs", -1)
+    event.rebalance_ms = timeout_ms if timeout_ms >= 0 else None
     names = request.get("subscribedTopicNames") if kind != LEAVE else None  # none then: it reads no other topics now
     event.subscribed = tuple(sorted(names)) if names is not None else None
     event.owned = _owned(request)
@@ -347,14 +344,14 @@ def _heartbeat(row: Row, group: str, exchange: Exchange) -> Event:
 
 
 def _owned(request: dict[str, Any]) -> tuple[Partition, ...] | None:
-    """What a member says that it has; None: as before."""
+    """Return the partitions that a member reports to own; None: unchanged."""
     if request.get("activeTasks") is not None:
         return _tasks(request["activeTasks"])
     return _of_ids(request["topicPartitions"]) if request.get("topicPartitions") is not None else None
 
 
 def _given(response: dict[str, Any]) -> tuple[Partition, ...] | None:
-    """What an answer assigns; None: as before."""
+    """Return the partitions that a response assigns; None: unchanged."""
     if "activeTasks" in response:
         return _tasks(response["activeTasks"]) if response["activeTasks"] is not None else None
     assignment = response.get("assignment")
@@ -362,8 +359,10 @@ def _given(response: dict[str, Any]) -> tuple[Partition, ...] | None:
 
 
 def _of_ids(topics: list[dict[str, Any]]) -> tuple[Partition, ...]:
-    return tuple(sorted((one["topicId"], number) for one in topics for number in one["partitions"]))
+    return tuple(sorted((topic["topicId"], number) for topic in topics for number in topic["partitions"]))
 
 
 def _tasks(tasks: list[dict[str, Any]]) -> tuple[Partition, ...]:
-    return tuple(sorted((one["subtopologyId"], number) for one in tasks for number in one["partitions"]))
+    return tuple(
+        sorted((subtopology["subtopologyId"], number) for subtopology in tasks for number in subtopology["partitions"])
+    )

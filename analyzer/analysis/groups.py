@@ -1,20 +1,20 @@
-"""What happened in groups: tables `groups`, an event a row, and `rebalances`.
+"""Events of groups: tables `groups`, an event a row, and `rebalances`.
 
-In: windows, and what was heard of the group APIs. Out: rows of both tables, in order of time. Rules: Heartbeat,
-OffsetCommit and TxnOffsetCommit are read by columns: of those that went well only the last of each member is kept.
-What depends on the order of events over connections is worked out in `tables`. A row is what an exchange says, but for
-two kinds that are inferred, and only where that is proven:
+In: windows, and the exchanges of the group APIs. Out: rows of both tables, in order of time. Rules: Heartbeat,
+OffsetCommit and TxnOffsetCommit are read by columns: of those without an error only the last of each member is kept.
+What depends on the order of events over connections is worked out in `tables`. A row is an exchange, but for two kinds
+that are inferred, and only with proof:
 
-    expired            the coordinator answers UNKNOWN_MEMBER_ID to a member that it answered well before and that has
-                       not left, nor did the coordinator move in between; or the leader's JoinGroup answer lists a
-                       generation without a member of the one before that has not left and was silent for its session
-                       timeout; or, of KIP-848 and streams groups, another member is given what it had and never gave
-                       back, when it had been silent for twice its heartbeat interval
-    coordinator_moved  FindCoordinator names another broker than the answer before it for this group did
+    expired            the coordinator answers UNKNOWN_MEMBER_ID to a member that it answered without an error before
+                       and that has not left, and the coordinator did not move in between; or the leader's JoinGroup
+                       response lists a generation without a member of the one before that has not left and was silent
+                       for its session timeout; or, in KIP-848 and streams groups, another member is assigned what it
+                       had and never gave back, after it had been silent for twice its heartbeat interval
+    coordinator_moved  FindCoordinator names another broker than the response before it for this group
 
-Where a stretch of a capture ends and another goes on, each event is told where it was, and a rebalance once it is over
-(`rebalances`). What is needed to tell on is bounded: of each group the last `MOST_EVENTS`, of all `MOST_OF_ALL` and
-`MOST_CONTACTS`, of fetches `REMEMBERED_NS`.
+With rotation, each event is a row of the rotation that it happened in, and a rebalance one of the rotation that it
+ended in (`rebalances`). State from one rotation to the next is bounded: of each group the last `MOST_EVENTS` events, of
+all groups `MOST_OF_ALL` and `MOST_CONTACTS`, of fetches `REMEMBERED_NS`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from analyzer.analysis import TopicName
 from analyzer.analysis import group_events as g
 from analyzer.analysis.combinations import combinations, largest, smallest
 from analyzer.analysis.control_exchanges import Border, ControlExchange
-from analyzer.analysis.delivery_times import Fetched
+from analyzer.analysis.delivery_times import DeliveryTimes
 from analyzer.analysis.event_log import EventLog
 from analyzer.analysis.group_events import Contact, Event
 from analyzer.analysis.rebalances import rebalances
@@ -43,7 +43,7 @@ from analyzer.protocol import errors as kafka_errors
 
 _COMMITS: Final = (apis.OFFSET_COMMIT, apis.TXN_OFFSET_COMMIT)
 _BY_COLUMNS: Final = np.array((apis.HEARTBEAT, *_COMMITS))
-_HEARD: Final = frozenset((apis.FIND_COORDINATOR, apis.JOIN_GROUP, apis.SYNC_GROUP, apis.LEAVE_GROUP, *g.HEARTBEATS))
+_BY_BODY: Final = frozenset((apis.FIND_COORDINATOR, apis.JOIN_GROUP, apis.SYNC_GROUP, apis.LEAVE_GROUP, *g.HEARTBEATS))
 _FREQUENT: Final = (g.HEARTBEAT_FAILED, g.COMMIT_FAILED, g.COORDINATOR_FOUND)
 MOST_EVENTS: Final = 1000
 """Events of a group that are remembered from one stretch of a capture to the next; of those that may be frequent
@@ -64,9 +64,9 @@ class Groups:
 
     _events: EventLog = field(default_factory=EventLog)
     _contacts: dict[tuple[str, str], Contact] = field(default_factory=dict)  # by group and member
-    _fetched: Fetched = field(default_factory=Fetched)
+    _fetched: DeliveryTimes = field(default_factory=DeliveryTimes)
     _now_ns: int = 0
-    _over: tuple[OrderedRows, OrderedRows] | None = None  # rows of this stretch, where another goes on
+    _over: tuple[OrderedRows, OrderedRows] | None = None  # rows of this rotation, if another follows
 
     def take(self, window: Window, control: Sequence[ControlExchange] = ()) -> None:
         if not len(window.every):
@@ -74,23 +74,23 @@ class Groups:
         self._now_ns = max(self._now_ns, int(window.every.column("request_end").max()))
         self._fetched.take(window)
         self._frequent(window)
-        for one in control:
-            if one.exchange.api_key in _HEARD:
-                for event in g.events_of(window, one):
+        for exchange in control:
+            if exchange.exchange.api_key in _BY_BODY:
+                for event in g.events_of(window, exchange):
                     self._hear(event)
 
     def _hear(self, event: Event) -> None:
-        told = event.kind == g.UPDATE
+        is_update = event.kind == g.UPDATE
         if event.well and event.member is not None and event.kind in (g.JOIN, g.SYNC, g.UPDATE):
             generation = event.generation if event.generation is not None else s.NULL
             contact = Contact(event.requested_ns, event.client, event.ip, generation, generation)
             self._contact(event.group, event.member, contact)
-        if not told or event.owned is not None or not event.well or self._rose(event):
+        if not is_update or event.owned is not None or not event.well or self._rose(event):
             self._events.append(event)
 
     @staticmethod
     def _rose(event: Event) -> bool:
-        """The answer says another epoch than the request."""
+        """Return whether the response has another epoch than the request."""
         return event.request_epoch != event.generation
 
     def _contact(self, group: str, member: str, contact: Contact) -> None:
@@ -118,9 +118,13 @@ class Groups:
         if not len(well):
             return
         first, place = combinations(group[well], member[well], every.column("client_id")[well], every.connection[well])
-        asked, generations = every.column("request_end")[well], generation[well]
+        requested, generations = every.column("request_end")[well], generation[well]
         count = len(first)
-        sums = (largest(asked, place, count), smallest(generations, place, count), largest(generations, place, count))
+        sums = (
+            largest(requested, place, count),
+            smallest(generations, place, count),
+            largest(generations, place, count),
+        )
         for i, row in enumerate(well[first].tolist()):
             known = g.row_of(window, row)
             if known.group is not None and known.member:
@@ -135,17 +139,17 @@ class Groups:
 
     @property
     def held_bytes(self) -> int:
-        """As measured, when they are told: a kilobyte an event, with the row that it becomes, a third of that a member
-        or a client with a partition."""
+        """Estimate as measured: a kilobyte an event with its row, a third of that a member, or a client with a
+        partition."""
         return 1000 * len(self._events) + 300 * (len(self._contacts) + self._fetched.keys)
 
     def onward(self, border: Border) -> Groups:
-        """What happened so far, as much of it as is needed to tell on."""
+        """Return a collector with the latest events, contacts and fetches; rows of this one are made now."""
         latest = self._events.latest(_FREQUENT, MOST_EVENTS, MOST_OF_ALL)
         self._over = self._rows(border.topic_name, self._now_ns, self._events.groups_of(latest))
         after = Groups(self._events.reported(latest), _now_ns=self._now_ns)
-        heard = sorted(self._contacts.items(), key=lambda one: one[1].last_ns)
-        after._contacts = dict(heard[-MOST_CONTACTS:])
+        contacts = sorted(self._contacts.items(), key=lambda item: item[1].last_ns)
+        after._contacts = dict(contacts[-MOST_CONTACTS:])
         after._fetched = self._fetched.onward(self._now_ns - REMEMBERED_NS)
         return after
 
@@ -165,7 +169,7 @@ class Groups:
         settled = np.zeros(len(self._events), np.bool_)
         for group, positions, events in self._events.by_group():
             known = contacts(group)
-            named = _named(events, topic_name)
+            named = _with_names(events, topic_name)
             walked = _with_moves(named)
             inferred = list(_expired(walked, known))
             walked = sorted([*walked, *inferred], key=_order)
@@ -179,7 +183,8 @@ class Groups:
         return rows, rebalanced
 
     def _contacts_by_group(self) -> Callable[[str], dict[str, Contact]]:
-        """When each member of a group was heard last; a dict for each group at once would be most of the memory."""
+        """Return a function that gives the last contact of each member of a group; dicts of all groups would take most
+        memory."""
         known = list(self._contacts)
         numbers = np.array([self._events.number(group) for group, _ in known], np.int64)
         order = np.argsort(numbers, kind="stable")
@@ -217,14 +222,16 @@ def _row(event: Event) -> dict[str, Any]:
     }
 
 
-def _named(events: Iterable[Event], topic_name: TopicName) -> list[Event]:
-    """One group's events with names for ids of topics, each with the group's protocol: as the last before it says it,
-    else as the first after it does, else as its API does."""
-    found = list(events)
-    said = [event.protocol for event in found]
-    latest = next((one for one in said if one is not None), None)
+def _with_names(events: Iterable[Event], topic_name: TopicName) -> list[Event]:
+    """Put names for topic ids, and the group's protocol, into one group's events.
+
+    The protocol is that of the last event before with one, else of the first after, else that of the API.
+    """
+    listed = list(events)
+    protocols = [event.protocol for event in listed]
+    latest = next((protocol for protocol in protocols if protocol is not None), None)
     named = []
-    for event, protocol in zip(found, said, strict=True):
+    for event, protocol in zip(listed, protocols, strict=True):
         latest = protocol or latest
         fallback = None if event.kind in (g.COMMIT_FAILED, g.COORDINATOR_FOUND) else g.CLASSIC
         changed = replace(event, protocol=protocol or latest or fallback)
@@ -243,27 +250,27 @@ def _resolved(partitions: tuple[g.Partition, ...] | None, topic_name: TopicName)
 
 
 def _with_moves(events: list[Event]) -> list[Event]:
-    """The same with a row where the coordinator is another than before."""
+    """Add an event wherever the coordinator changed."""
     node: int | None = None
-    found = []
+    with_moves = []
     for event in events:
-        found.append(event)
+        with_moves.append(event)
         if event.kind == g.COORDINATOR_FOUND:
             if node is not None and event.node != node:
-                found.append(replace(event, kind=g.COORDINATOR_MOVED))
+                with_moves.append(replace(event, kind=g.COORDINATOR_MOVED))
             node = event.node
-    return found
+    return with_moves
 
 
 def _expired(events: list[Event], contacts: dict[str, Contact]) -> Iterator[Event]:
     """Members that expired, where that is proven; each once."""
-    walk = _Walk(contacts)
+    walk = _Membership(contacts)
     for event in events:
         yield from walk.step(event)
 
 
 @dataclass(slots=True)
-class _Walk:
+class _Membership:
     """One group's members while its events are walked through in order."""
 
     contacts: dict[str, Contact]
@@ -273,7 +280,7 @@ class _Walk:
     listed: tuple[str, ...] = ()  # the members of the last generation
     generation: int | None = None
     has: dict[str, set[g.Partition]] = field(default_factory=dict)  # newer protocols: given, or not given back
-    ever: set[g.Partition] = field(default_factory=set)  # share groups: what anybody was given
+    ever: set[g.Partition] = field(default_factory=set)  # share groups: all partitions ever assigned
     changed_ns: int = 0  # a member of a newer protocol joined or left
     moved_ns: int = 0
 
@@ -296,11 +303,11 @@ class _Walk:
 
     def _takes_over(self, member: str, instance: str) -> None:
         """A static member comes: under another id than before it has that one's place (KIP-345)."""
-        for other in [one for one, its in self.instances.items() if its == instance and one != member]:
+        for other in [name for name, its in self.instances.items() if its == instance and name != member]:
             del self.instances[other]
             self.gone.add(other)
             self.has.pop(other, None)
-            self.listed = tuple(member if one == other else one for one in self.listed)
+            self.listed = tuple(member if name == other else name for name in self.listed)
         self.instances[member] = instance
 
     def _unknown(self, event: Event, member: str) -> Iterator[Event]:
@@ -317,7 +324,9 @@ class _Walk:
         self.gone.discard(member)
         if event.members is None or event.generation == self.generation:
             return
-        instances = {one.instance for m, one in self.joined.items() if m in event.members and one.instance is not None}
+        instances = {
+            join.instance for m, join in self.joined.items() if m in event.members and join.instance is not None
+        }
         for missing in self.listed:
             contact, before = self.contacts.get(missing), self.joined.get(missing)
             if missing in event.members or missing in self.gone or contact is None or before is None:
@@ -353,8 +362,8 @@ class _Walk:
             has.update(given)
 
     def _handed_over(self, event: Event, member: str, given: set[g.Partition], since_ns: int = 0) -> Iterator[Event]:
-        """Others that had it, were heard after `since_ns`, and no more."""
-        for other in [one for one, theirs in self.has.items() if one != member and theirs & given]:
+        """Yield expiries of other members that had the partitions, had contact after `since_ns`, and none since."""
+        for other in [name for name, partitions in self.has.items() if name != member and partitions & given]:
             contact, last = self.contacts.get(other), self.joined.get(other)
             if contact is None or last is None or last.interval_ms is None or other in self.gone:
                 continue

@@ -1,12 +1,12 @@
-"""Where the time of each exchange went: behind others, a throttle, the network, the broker's waiting, its work.
+"""Parts of each exchange's latency: queue behind others, throttle, network, purgatory, the broker's work.
 
 In: windows in order, each once. Out: the same windows with `muted_us`, `network_us`, `hold_us`, `broker_us` and `cause`
-of their exchanges filled, in place. Rules: queue, muted, network, hold and broker add up to `total_us` exactly where
-all are known, and none is negative; where it cannot be told how long the broker waited on purpose, `hold_us` and
-`broker_us` are NULL. What is said of an exchange follows from it and those completed before it.
+of their exchanges filled in, in place. Rules: queue, muted, network, hold and broker add up to `total_us` exactly if
+all are known, and none is negative; if it is unknown how long the broker waited on purpose, `hold_us` and `broker_us`
+are NULL. The parts of an exchange follow from it and those completed before it.
 
-`measure` asks nothing of other connections; `decide` does, for the APIs of `measuring.ACROSS`. Where a capture point's
-connections are shared out, shares measure, and what is across them is decided where their facts come together.
+`measure` needs one connection alone; `decide` needs all, for the APIs of `latency_split.ACROSS`. If a capture point's
+connections are divided into shards, shards measure, and the rest is decided where their facts come together.
 """
 
 from __future__ import annotations
@@ -63,8 +63,10 @@ class Latency:
         return _with(window, x)
 
     def decide(self, window: Window) -> Window:
-        """One window of facts of all shares: how long those were held that are across connections, of exchanges that
-        were measured. What that leaves for the broker is for `put_rest` to say, where their rows are."""
+        """Fill in how long exchanges were held that depend on other connections: one window of facts of all shards.
+
+        The exchanges were measured; `put_rest` then fills in the broker's part, where their rows are.
+        """
         x = _to_be_filled(window)
         latency, queue = _waited(x)
         rest = latency - queue - x[s.X_MUTED_US] - x[s.X_PATH_DELAY_NS] // 1000
@@ -72,8 +74,10 @@ class Latency:
         return _with(window, x)
 
     def _measure(self, window: Window, x: np.ndarray, latency: np.ndarray, queue: np.ndarray) -> np.ndarray:
-        """All that follows from each connection alone, but for what is left for the broker -> int64[n]: latencies from
-        when the broker could begin, without the way to it and back; NULL where unknown."""
+        """Fill in all that follows from each connection alone, but for the broker's part.
+
+        Returns int64[n]: latencies from when the broker could begin, without the network; NULL if unknown.
+        """
         muted = self._mutes.take(window, latency, queue)
         served = np.empty(len(latency), np.int64)
         connection = window.every.connection.copy()  # one kind of array, so one kernel: it may be read-only
@@ -102,21 +106,23 @@ class Latency:
 
 
 def put_rest(x: np.ndarray) -> None:
-    """What is left for the broker, and the cause, of exchanges that were measured, after `decide` said how long some
-    of them were held. x int64[X_COLUMNS, n], filled in place."""
+    """Fill in the broker's part of the latency and the cause, after `measure` and `decide`.
+
+    x   int64[X_COLUMNS, n], filled in place
+    """
     m.put_rest(x, *_waited(x))
 
 
 def is_across(x: np.ndarray) -> np.ndarray:
     """bool[n]: which exchanges are decided where all connections come together. x int64[X_COLUMNS, n]."""
     whole = (x[s.X_REQUEST_STATE] == s.DECODED_STATE) & (x[s.X_RESPONSE_STATE] == s.DECODED_STATE)
-    found: np.ndarray = _of(x, m.ACROSS) & (x[s.X_STATUS] == s.ANSWERED) & whole
-    return found
+    across: np.ndarray = _of(x, m.ACROSS) & (x[s.X_STATUS] == s.ANSWERED) & whole
+    return across
 
 
 def _to_be_filled(window: Window) -> np.ndarray:
-    """The columns of a window, of which those are still to be filled that nobody reads before: they are where nobody
-    else has them, for they are hundreds of megabytes in all."""
+    """Return the columns of a window, writable, without a copy if no one else holds them: they are hundreds of
+    megabytes."""
     x = window.every.columns
     if not x.flags.owndata and not lent(x):
         return x.copy()
@@ -144,8 +150,11 @@ def _waited(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _on_one_machine(exchanges: Exchanges) -> np.ndarray:
-    """int64[connections]: 1 where client and broker have one address, so there is no way between them; of the
-    connections that these exchanges are of."""
+    """Return int64[connections]: 1 if client and broker have the same address, so that there is no network between
+    them.
+
+    Only connections of these exchanges are filled in.
+    """
     ends = exchanges.names.ends
     near = np.zeros(len(ends), np.int64)
     near[exchanges.connection] = 1
@@ -169,7 +178,7 @@ class _Leaders:
         return np.fromiter(self._answered, np.int64, len(self._answered))
 
     def held(self, row: np.ndarray, taken_up_ns: int) -> int:
-        """How long a SyncGroup was held, int64[X_COLUMNS] with what it says itself; it may be the leader's."""
+        """Return how long a SyncGroup (int64[X_COLUMNS]) was held; it may be the leader's."""
         group, generation, hold = int(row[s.X_GROUP]), int(row[s.X_GENERATION]), int(row[s.X_HOLD_US])
         if row[s.X_ERROR] != errors.NONE or group == s.NULL:
             return hold
@@ -217,15 +226,20 @@ class _Mutes:
     def _throttled(
         self, connection: np.ndarray, throttle: np.ndarray, rest: np.ndarray, known: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """bool[n] each: after whose answer the broker keeps silent, and whose latency has the throttle in it. Of a
-        broker whose version is not known, an answer that came sooner than its throttle tells."""
+        """Return bool[n] each: exchanges after whose response the broker is silent, and those with the throttle in the
+        latency.
+
+        If the broker's version is unknown, a response sooner than its throttle decides.
+        """
         after = self._after[connection]
         inside = (throttle > 0) & known & ((after == 0) | ((after < 0) & (10 * rest >= 9 * throttle)))
         return (throttle > 0) & known & ~inside, inside
 
     def _pauses(self, connection: np.ndarray, pause: np.ndarray) -> np.ndarray:
-        """int64[n]: the latest end of a pause that an earlier exchange of each one's connection ordered. `pause`: those
-        that each orders, 0: none."""
+        """Return int64[n]: the latest end of a pause by an earlier exchange of the same connection.
+
+        pause   the end of the pause that each exchange begins, 0: none
+        """
         order = np.argsort(connection, kind="stable")
         ordered, own = connection[order], pause[order]
         begins = np.append(True, ordered[1:] != ordered[:-1]) if len(ordered) else np.zeros(0, np.bool_)
@@ -241,9 +255,9 @@ class _Mutes:
             so_far: np.ndarray = np.maximum.accumulate(apart) - rank * _SPAN
             return so_far
 
-        found = latest(before)
+        latest_ends = latest(before)
         until = np.zeros(len(connection), np.int64)
-        until[order] = np.where(found > 0, found + base - 1, 0)
+        until[order] = np.where(latest_ends > 0, latest_ends + base - 1, 0)
         lasts = np.append(begins[1:], True) if len(begins) else begins
         ends = latest(np.maximum(before, own))[lasts]
         self._until[first] = np.where(ends > 0, ends + base - 1, 0)

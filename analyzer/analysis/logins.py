@@ -1,8 +1,8 @@
-"""Who logged in by SASL: the name, and nothing else of what was said.
+"""SASL logins: the name of the client, and nothing else of the exchange.
 
-In: the token of a client's first message, and what the broker answered. Out: the name, once the login has ended.
-Rules: nothing of a token but the name is kept, and that only until the answer is known; a token that does not say a
-name plainly (GSSAPI, a delegation token's id) gives none.
+In: the token of a client's first message, and the broker's response. Out: the name, once the login has ended. Rules:
+of a token only the name is kept, and that only until the response is known; a token without a plain name (GSSAPI, a
+delegation token's id) gives none.
 
     PLAIN             RFC 4616: authzid NUL authcid NUL passwd
     SCRAM-SHA-...     RFC 5802: n,a=authzid,n=name,r=nonce; KIP-48: `tokenauth=true` makes the name a token's id
@@ -27,8 +27,8 @@ MAX_TOKEN = 1 << 16
 """Bytes of a token that is looked at: real ones have a few thousand."""
 
 
-class Ended(NamedTuple):
-    """A login of somebody who said a name."""
+class LoginResult(NamedTuple):
+    """The end of a login with a name."""
 
     name: str
     let_in: bool
@@ -36,31 +36,31 @@ class Ended(NamedTuple):
 
 @dataclass(slots=True)
 class Login:
-    """One connection's login: `mechanism` as its SaslHandshake said it, the name that was said so far."""
+    """One connection's login: `mechanism` of its SaslHandshake, and the name so far."""
 
     mechanism: str | None = None
     name: str | None = None
 
-    def take(self, exchange: Exchange) -> Ended | None:
+    def take(self, exchange: Exchange) -> LoginResult | None:
         """SaslHandshake or SaslAuthenticate; returns how a login ended where this one ended it."""
         if exchange.api_key == apis.SASL_HANDSHAKE:
             request = exchange.request
             self.mechanism, self.name = request["mechanism"] if request is not None else None, None
             return None
-        said = _token(exchange, "request")
+        token = _token(exchange, "request")
         answer = _token(exchange, "response")
         error = exchange.error_code
         first = self.name is None
-        if first and said is not None:
-            self.name = said_name(self.mechanism, said)
+        if first and token is not None:
+            self.name = name_in_token(self.mechanism, token)
         scram = self.mechanism is not None and self.mechanism.startswith("SCRAM-")
         if first and scram and error == 0 and answer is not None:
             return None  # the proof is still to come
         name, self.name = self.name, None
         if name is None or answer is None or error not in (0, errors.SASL_AUTHENTICATION_FAILED):
             return None
-        challenged = self.mechanism == "OAUTHBEARER" and answer  # which says why the token was refused (RFC 7628)
-        return Ended(name, error == 0 and not challenged)
+        challenged = self.mechanism == "OAUTHBEARER" and answer  # with the reason for the refusal (RFC 7628)
+        return LoginResult(name, error == 0 and not challenged)
 
 
 def _token(exchange: Exchange, side: str) -> bytes | None:
@@ -74,8 +74,8 @@ def _token(exchange: Exchange, side: str) -> bytes | None:
     return frame[slice(*spans[0])] if len(spans) == 1 else b""
 
 
-def said_name(mechanism: str | None, token: bytes) -> str | None:
-    """The name that a client's first token says; None where it says none plainly."""
+def name_in_token(mechanism: str | None, token: bytes) -> str | None:
+    """Return the name in a client's first token; None if it has no plain one."""
     if len(token) > MAX_TOKEN or mechanism is None:
         return None
     if mechanism == "PLAIN":
@@ -104,8 +104,8 @@ def _bearer_name(token: bytes) -> str | None:
     if len(claims) < 2:
         return None
     try:
-        said = json.loads(base64.urlsafe_b64decode(claims[1] + b"=" * (-len(claims[1]) % 4)))
+        payload = json.loads(base64.urlsafe_b64decode(claims[1] + b"=" * (-len(claims[1]) % 4)))
     except (ValueError, RecursionError, binascii.Error):
         return None
-    name = said.get("sub") if isinstance(said, dict) else None
+    name = payload.get("sub") if isinstance(payload, dict) else None
     return name if isinstance(name, str) and name else None

@@ -1,16 +1,16 @@
-"""What became of the transactions of one transactional id, told event by event.
+"""Transactions of one transactional id, event by event.
 
-In: what the producers of that id asked and were answered, in order. Out: `Transaction`s. Pure. Rules (KIP-98, KIP-360,
+In: requests of the producers of that id with their responses, in order. Out: `Transaction`s. Rules (KIP-98, KIP-360,
 KIP-890)
-- A transaction begins with the first request that adds something to it, one that was refused for the moment included,
-  and ends with the answer to EndTxn; InitProducerId ends what is open, and fences who had it.
-- What is refused for the moment adds nothing: markers that were asked for before anything was added are those of the
-  transaction before.
-- An end that was not heard, but must have been (`Producer._after`), or may have been in what the capture lacks of the
-  connection, ends the transaction: as its marker says, else nobody knows how.
-- An error that says that somebody else has the id now (`FENCED`) ends the transaction of whoever got it, never that of
-  the one who took over.
-- What the capture did not see is not made up: `began` or `ended` is None.
+- A transaction begins with the first request that adds something to it, also if that was refused with a retriable
+  error, and ends with the response to EndTxn; InitProducerId ends an open transaction, and fences its producer.
+- A request refused with a retriable error adds nothing: markers that were requested before anything was added belong to
+  the transaction before.
+- An end that was not captured, but must have happened (`Producer._after`), or may have happened in a gap of the
+  connection, ends the transaction: with the outcome of its marker, else with an unknown one.
+- An error that reports another producer with the same id (`FENCED`) ends the transaction of the producer that got it,
+  never that of the producer that took over.
+- Nothing is made up: `began` or `ended` is None if it was not captured.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ Partition = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class ProducerEvent:
-    """A request about a transactional id, and its answer.
+    """A request about a transactional id, and its response.
 
     place     which packet completed the exchange, and the age of its connection
-    order     the same of its first packet: the order in which requests were made
+    order     the same of its first packet: the order in which requests were sent
     key       connection, exchange, reply
-    asked     first byte of the request, done: last of the answer (microseconds), None where not seen
-    error     code of the answer, 0 on success; None without an answer
+    sent      first byte of the request; done: last byte of the response (microseconds); None if not captured
+    error     code of the response, 0 on success; None without a response
     holes     how often requests may have been lost before it on its connection
     """
 
@@ -66,11 +66,11 @@ class ProducerEvent:
 
 @dataclass(slots=True)
 class Transaction:
-    """One transaction, as a row of `transactions` wants it.
+    """One transaction, with the columns of `transactions`.
 
-    partitions  each with the connection on which its client added it, None where it was only written to
-    since       the packet with which an answer first said that something had become part of it
-    marked      what a coordinator told a leader of its end, and which end that is
+    partitions  each with the connection on which its client added it, None if it was only written to
+    since       the packet with the first response that added something to it
+    marked      the first marker of its end, and the outcome in it
     """
 
     transactional_id: str | None
@@ -104,8 +104,8 @@ class Transaction:
         return self.since is not None and self.since < event.order[0]
 
     def holds(self, partitions: Iterable[Partition]) -> bool:
-        """One of those is part of it; where a group's offsets are kept is not said."""
-        return any(one in self.partitions or one[0] == OFFSETS_TOPIC for one in partitions)
+        """Return whether one of these partitions is part of it; the topic of group offsets always may be."""
+        return any(partition in self.partitions or partition[0] == OFFSETS_TOPIC for partition in partitions)
 
     def close(self, event: ProducerEvent, outcome: str, fenced_by: str | None = None) -> None:
         """It ended with the answer of `event`."""
@@ -114,8 +114,11 @@ class Transaction:
 
 
 class Producer:
-    """Those who use one transactional id, one after the other. `transactions`: what they did, in order, and is over;
-    `heard`: the order of what was told last."""
+    """The producers of one transactional id, one after the other.
+
+    transactions   those that have ended and were not handed out, in order
+    latest         the order of the last event
+    """
 
     __slots__ = (
         "_counts",
@@ -129,7 +132,7 @@ class Producer:
         "_takeovers",
         "_timeout_ms",
         "_tried",
-        "heard",
+        "latest",
         "transactional_id",
         "transactions",
     )
@@ -139,7 +142,7 @@ class Producer:
         self.transactions: list[Transaction] = []
         self._current: Transaction | None = None
         self._tried: int | None = None  # the first request of a transaction, where it was refused for the moment
-        self._owner: ProducerEvent | None = None  # InitProducerId of who has the id
+        self._owner: ProducerEvent | None = None  # InitProducerId of the current producer
         self._takeovers = 0
         self._known = False
         self._given: tuple[int | None, int | None] = (None, None)  # producer id and epoch for what comes
@@ -149,26 +152,29 @@ class Producer:
         # Most have nothing of it, and an empty set takes 200 bytes.
         self._fenced: set[tuple[str | None, str, int | None]] | None = None
         self._last: Transaction | None = None  # of those that were handed out
-        self.heard: Place = (0, 0)
+        self.latest: Place = (0, 0)
 
     @property
     def known(self) -> list[Transaction]:
-        """What it did, in order: the last that was handed out, those that are over, the open one."""
-        last, current = ([] if one is None else [one] for one in (self._last, self._current))
+        """Transactions in order: the last that was handed out, those that have ended, the open one."""
+        last, current = ([] if transaction is None else [transaction] for transaction in (self._last, self._current))
         return [*last, *self.transactions, *current]
 
     def over(self) -> list[Transaction]:
-        """Those that are over, each once."""
-        found, self.transactions = self.transactions, []
-        self._last = found[-1] if found else self._last
-        return found
+        """Hand out the transactions that have ended, each once."""
+        ended, self.transactions = self.transactions, []
+        self._last = ended[-1] if ended else self._last
+        return ended
 
     def took(self, event: ProducerEvent, requested_id: int, timeout_ms: int | None = None) -> None:
-        """InitProducerId; `requested_id`: the producer id that the request says, -1 of a new producer (KIP-360);
-        `timeout_ms`: of its transactions."""
+        """Apply InitProducerId.
+
+        requested_id   the producer id in the request, -1 of a new producer (KIP-360)
+        timeout_ms     of its transactions
+        """
         if event.error not in (0, errors.CONCURRENT_TRANSACTIONS):
             return
-        self._after(event, told=True)
+        self._after(event, is_new_epoch=True)
         if self._current is not None and (self._current.ending or self._current.marked):
             self._leave()
         elif self._current is not None and requested_id == -1:
@@ -188,10 +194,10 @@ class Producer:
         if event.error in FENCED:
             self._refused(event)
         elif event.error == 0:
-            found = dict.fromkeys(partitions, None if on_behalf else event.key[0])
-            if self._current is not None and not on_behalf and found.items() & self._current.partitions.items():
+            added = dict.fromkeys(partitions, None if on_behalf else event.key[0])
+            if self._current is not None and not on_behalf and added.items() & self._current.partitions.items():
                 self._leave()  # no client adds what it has added
-            self._at(event, missed).partitions.update(found)
+            self._at(event, missed).partitions.update(added)
         else:
             if event.error == errors.CONCURRENT_TRANSACTIONS and not on_behalf and self._is_mine(event):
                 self._leave()  # refused because that one ends
@@ -216,7 +222,7 @@ class Producer:
             self._at(event).offsets[place] = offset
 
     def ended(self, event: ProducerEvent, committed: bool, given: tuple[int | None, int | None]) -> None:
-        """EndTxn; `given`: producer id and epoch of the next transaction, where the answer says them (KIP-890)."""
+        """End a transaction. `given`: producer id and epoch of the next one, if the response has them (KIP-890)."""
         outcome = COMMITTED if committed else ABORTED
         goes_on = self._line is not None and self._line[0] == event.key[0]
         missed = self._after(event)
@@ -243,9 +249,12 @@ class Producer:
         self._known = True
 
     def marked(self, event: ProducerEvent, committed: bool, partitions: Iterable[Partition], noticed: int) -> None:
-        """A coordinator told the leader of these partitions how a transaction ended. It is the open one, if some of
-        them had become part of that before this was asked; else the one before, where only its EndTxn was heard.
-        `noticed`: the packet that shows that markers before this one may have been lost, -1: none were."""
+        """Apply a marker of a transaction's end for some partitions.
+
+        It ends the open transaction if some of the partitions were part of that before the marker's request; else the
+        one before, if only its EndTxn was captured. `noticed`: the packet that shows that earlier markers may be lost,
+        -1: none.
+        """
         outcome, current = COMMITTED if committed else ABORTED, self._current
         if current is not None and current.holds(partitions) and (current.ending or current.before(event)):
             sure = noticed < 0 or (current.since is not None and noticed < current.since)
@@ -265,17 +274,25 @@ class Producer:
             self.transactions.append(self._current)
             self._current = None
 
-    def _after(self, event: ProducerEvent, told: bool = False) -> bool:
-        """Before what a coordinator was asked: did an end get lost since it was asked before? `told`: the epoch is that
-        of what comes. Whether what `event` is about may have begun in what was lost."""
+    def _after(self, event: ProducerEvent, is_new_epoch: bool = False) -> bool:
+        """Before a request to the coordinator: close the open transaction if its end was lost since the last one.
+
+        Returns whether the transaction of `event` may have begun in what was lost. `is_new_epoch`: the request begins
+        an epoch.
+        """
         line, self._line = self._line, (event.key[0], event.holes)
         missed = line is not None and line[0] == event.key[0] and line[1] < event.holes
         current = self._current
-        if current is not None and not told and current.producer_id == event.producer_id and event.error not in FENCED:
-            mine, said = current.epoch, event.epoch
-            if mine is not None and said is not None:
-                # Where each transaction has an epoch, the same one is as good as having heard everything.
-                missed = said > mine or (missed and not (self._counts and said == mine))
+        if (
+            current is not None
+            and not is_new_epoch
+            and current.producer_id == event.producer_id
+            and event.error not in FENCED
+        ):
+            own_epoch, event_epoch = current.epoch, event.epoch
+            if own_epoch is not None and event_epoch is not None:
+                # If each transaction has an epoch, an equal epoch proves that nothing was missed.
+                missed = event_epoch > own_epoch or (missed and not (self._counts and event_epoch == own_epoch))
         if missed:
             self._tried = None
             if current is not None:
@@ -287,7 +304,7 @@ class Producer:
         return self._current is not None and self._current.who == event.who and self._current.before(event)
 
     def _leave(self) -> None:
-        """The open one is over: as markers say, else nobody knows how."""
+        """End the open transaction, with the outcome of its markers, else an unknown one."""
         assert self._current is not None
         self._current.outcome = UNKNOWN
         if self._current.marked is not None and self._current.marked[1] != UNKNOWN:
@@ -296,12 +313,12 @@ class Producer:
         self._current = None
 
     def _new(self, event: ProducerEvent, began: int | None) -> Transaction:
-        made = Transaction(self.transactional_id, *self._given, event.who, began, event.place, event.key)
-        made.timeout_ms = self._timeout_ms
-        return made
+        transaction = Transaction(self.transactional_id, *self._given, event.who, began, event.place, event.key)
+        transaction.timeout_ms = self._timeout_ms
+        return transaction
 
     def _at(self, event: ProducerEvent, missed: bool = False) -> Transaction:
-        """The transaction that an event is part of; a new one where none is open. `missed`: as `_after` says."""
+        """Return the transaction of an event; a new one if none is open. `missed`: result of `_after`."""
         if self._current is not None and (self._current.ending or self._current.marked):
             self._leave()
         if self._current is None:
@@ -322,18 +339,20 @@ class Producer:
         self._current = None
 
     def _refused(self, event: ProducerEvent) -> None:
-        """Somebody was told that the id is another's now. Who has it knows its own epoch; so what is refused with that
-        of the open transaction is the open one's."""
+        """Apply an error that reports another producer with the id.
+
+        The current producer knows its own epoch; so a refused request with the open transaction's epoch is that one's.
+        """
         epoch = event.epoch if event.epoch is not None else None
-        mine = self._current is not None and self._current.who == event.who
-        if mine and self._current is not None and epoch is not None and self._current.epoch is not None:
-            mine = epoch >= self._current.epoch
+        is_own = self._current is not None and self._current.who == event.who
+        if is_own and self._current is not None and epoch is not None and self._current.epoch is not None:
+            is_own = epoch >= self._current.epoch
         by = self._owner.label if self._owner is not None else None
         if self._owner is not None and self._owner.who == event.who and self._takeovers < 2:
-            by = None  # nobody came: the coordinator gave up on it (transaction.timeout.ms)
+            by = None  # no other producer: the coordinator aborted it (transaction.timeout.ms)
         victim = (*event.who, epoch)
-        if mine and self._current is not None:
-            # Nobody came, and the coordinator had told the leaders: it ended then, not when its producer heard of it.
+        if is_own and self._current is not None:
+            # Aborted by the coordinator: it ended with the markers, not when its producer learned of it.
             if self._current.marked is not None and (self._current.marked[1] != ABORTED or by is None):
                 self._leave()
             else:
@@ -354,9 +373,9 @@ class Producer:
         self._fenced.add(victim)
 
     def _known_victim(self, victim: tuple[str | None, str, int | None]) -> bool:
-        """Whether it was told before; Produce does not say which epoch it has."""
+        """Return whether a producer was fenced before; Produce has no epoch."""
         client, ip, epoch = victim
         return any(
-            (client, ip) == one[:2] and (epoch is None or one[2] is None or epoch == one[2])
-            for one in self._fenced or ()
+            (client, ip) == fenced[:2] and (epoch is None or fenced[2] is None or epoch == fenced[2])
+            for fenced in self._fenced or ()
         )

@@ -1,8 +1,8 @@
-"""Where readers are: of their fetches those that do not go on where the one before ended, and what ListOffsets said.
+"""Positions of readers: fetches that do not continue the one before, and the offsets that ListOffsets returned.
 
-In: windows, read by columns. Out: `moves`: columns of few rows. Rules: memory is bounded by the open connections and
-their partitions; a fetch that goes on where it should is forgotten at once, and so are moves that nobody told a reader
-to make, but for the first and the last of a window.
+In: windows, read by columns. Out: moves: columns of few rows. Rules: memory is bounded by the open connections and
+their partitions; a fetch that continues the one before is forgotten at once, and so are moves without a refused fetch
+or ListOffsets before them, but for the first and the last of a window.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from analyzer.analysis.combinations import combinations
-from analyzer.analysis.event_columns import event_columns
+from analyzer.analysis.event_columns import EVENT_COLUMNS, event_columns
 from analyzer.bulk import row_groups
 from analyzer.bulk import state as s
 from analyzer.bulk.rows import Exchanges, Window
@@ -24,34 +24,18 @@ from analyzer.protocol import api_keys as apis
 from analyzer.protocol import errors as kafka_errors
 from captures.kernels import NULL
 
-ASKED, REFUSED, LISTED, LEFT = range(4)
-"""What a move is: a fetch from elsewhere than where the one before ended, or the first of its connection; a fetch
-refused with OFFSET_OUT_OF_RANGE; an offset that ListOffsets said; the place at which a connection ended."""
+FETCHED, REFUSED, LISTED, LEFT = range(4)
+"""Kinds of moves: a fetch elsewhere than where the one before ended, or the first of its connection; a fetch refused
+with OFFSET_OUT_OF_RANGE; an offset in a ListOffsets response; the position at the end of a connection."""
 
-MOVE_COLUMNS: Final = (
-    "trigger",
-    "born",
-    "time",
-    "connection",
-    "exchange",
-    "reply",
-    "client",
-    "ip",
-    "what",
-    "topic",
-    "topic_id",
-    "partition",
-    "offset",
-    "expected",
-    "error",
-)
+MOVE_COLUMNS: Final = (*EVENT_COLUMNS, "what", "topic", "topic_id", "partition", "offset", "expected", "error")
 MOVE_TEXTS: Final = ("connection", "client", "ip", "topic", "topic_id")
 
 _PLACE_BITS: Final = 32
 """Of a key: below them is the place, above them the connection."""
 _PLACE: Final = (1 << _PLACE_BITS) - 1
 _FEW_PLACES: Final = 1000
-"""Places that may be remembered though nobody reads there."""
+"""Places without readers that may be remembered."""
 
 
 def _none() -> np.ndarray:
@@ -60,9 +44,12 @@ def _none() -> np.ndarray:
 
 @dataclass(slots=True)
 class Positions:
-    """The next offset of each reader: `_at` int64[n], by `_keys` int64[n] in order, each a connection and a place. A
-    place is a topic (a number of strings) or else topic id, and partition. `_clients` int64[connections]: the client
-    id (a number of strings) of each connection."""
+    """The next offset of each reader.
+
+    _at        int64[n], by `_keys` int64[n] in order: connection and place. A place is a topic (a number of strings),
+               or else a topic id, and a partition
+    _clients   int64[connections]: the client id (a number of strings) of each connection
+    """
 
     _keys: np.ndarray = field(default_factory=_none)
     _at: np.ndarray = field(default_factory=_none)
@@ -70,8 +57,8 @@ class Positions:
     _places: dict[tuple[int, int, int], int] = field(default_factory=dict)
 
     def named(self) -> np.ndarray:
-        """int64[n]: the numbers of strings in them. (A place where nobody reads may become another, as its strings
-        do.)"""
+        """Return int64[n]: the numbers of strings in use. A place without readers may become another, as its strings
+        do."""
         places = self._places_of(arrow.distinct(self._keys & _PLACE))[:, :2].ravel()
         return np.concatenate([places, self._clients[arrow.distinct(self._keys >> _PLACE_BITS)]])
 
@@ -80,16 +67,17 @@ class Positions:
         every = window.every
         api = every.column("api_key")
         listed = api == apis.LIST_OFFSETS
-        told = every.column("client_id")[listed]
-        if len(told):
+        clients_listed = every.column("client_id")[listed]
+        if len(clients_listed):
             yield _listed(every, listed)
         fetches = api == apis.FETCH
         if fetches.any():
-            yield from self._fetched(every, fetches, told)
+            yield from self._fetched(every, fetches, clients_listed)
         yield from self._left(window)
 
-    def _fetched(self, every: Exchanges, wanted: np.ndarray, told: np.ndarray) -> Iterator[Columns]:
-        """Moves by fetches; `told`: client ids that were told an offset in this window."""
+    def _fetched(self, every: Exchanges, wanted: np.ndarray, clients_listed: np.ndarray) -> Iterator[Columns]:
+        """Yield the moves of fetches. `clients_listed`: client ids that got an offset or were refused in this
+        window."""
         parts = every.partitions
         of_fetches = np.flatnonzero(wanted[every.owner])
         if not len(of_fetches):
@@ -97,20 +85,20 @@ class Positions:
         rows = parts[s.P_OWNER, of_fetches]
         keys = (every.connection[rows], *(parts[column, of_fetches] for column in _OF_READERS))
         heads, reader = row_groups.numbered(*keys)
-        asked, after = parts[s.P_OFFSET, of_fetches], parts[s.P_FOLLOWING, of_fetches]
+        fetch_offset, after = parts[s.P_OFFSET, of_fetches], parts[s.P_FOLLOWING, of_fetches]
         self._learn(keys[0][heads], every.column("client_id")[rows[heads]])
         wanted = keys[0][heads] << _PLACE_BITS | self._numbers(*(key[heads] for key in keys[1:]))
         now, there = self._looked_up(wanted)
         expected, moved = np.empty((2, len(rows)), np.int64)
-        row_groups.follow(reader, row_groups.steady(asked), row_groups.steady(after), now, expected, moved)
+        row_groups.follow(reader, row_groups.steady(fetch_offset), row_groups.steady(after), now, expected, moved)
         self._put(wanted, now, there)
         refused = parts[s.P_ERROR, of_fetches] == kafka_errors.OFFSET_OUT_OF_RANGE
         elsewhere = np.flatnonzero(moved)
-        told = np.concatenate([told, every.column("client_id")[rows[refused]]])
-        elsewhere = _that_matter(elsewhere, reader[elsewhere], every.column("client_id")[rows[elsewhere]], told)
-        for what, chosen in ((ASKED, elsewhere), (REFUSED, np.flatnonzero(refused))):
+        clients_listed = np.concatenate([clients_listed, every.column("client_id")[rows[refused]]])
+        elsewhere = _relevant(elsewhere, reader[elsewhere], every.column("client_id")[rows[elsewhere]], clients_listed)
+        for what, chosen in ((FETCHED, elsewhere), (REFUSED, np.flatnonzero(refused))):
             if len(chosen):
-                offset = np.where(asked[chosen] != NULL, asked[chosen], expected[chosen])
+                offset = np.where(fetch_offset[chosen] != NULL, fetch_offset[chosen], expected[chosen])
                 yield _moves(every, rows[chosen], parts[:, of_fetches[chosen]], what, offset, expected[chosen])
 
     def _learn(self, connections: np.ndarray, clients: np.ndarray) -> None:
@@ -129,18 +117,18 @@ class Positions:
             self._places.setdefault(place, len(self._places))
             for place in zip(*(column[first].tolist() for column in columns), strict=True)
         ]
-        found: np.ndarray = np.array(given, np.int64)[which]
-        return found
+        numbers: np.ndarray = np.array(given, np.int64)[which]
+        return numbers
 
     def _places_of(self, numbers: np.ndarray) -> np.ndarray:
         """int64[n, 3]: topic, topic id and partition of places, by their numbers."""
         used, known = arrow.distinct(numbers), [*self._places]
         few = np.array([known[number] for number in used.tolist()], np.int64).reshape(-1, 3)
-        found: np.ndarray = few[np.searchsorted(used, numbers)]
-        return found
+        columns: np.ndarray = few[np.searchsorted(used, numbers)]
+        return columns
 
     def _looked_up(self, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(the position of each key, NULL: none; its place among those that are known, -1: it is not)."""
+        """Return (offset of each key, NULL: none; its index in `_keys`, -1: none)."""
         if not len(self._keys):
             return np.full(len(wanted), NULL, np.int64), np.full(len(wanted), -1, np.int64)
         there = np.minimum(np.searchsorted(self._keys, wanted), len(self._keys) - 1)
@@ -149,10 +137,10 @@ class Positions:
 
     def _put(self, wanted: np.ndarray, now: np.ndarray, there: np.ndarray) -> None:
         """Where readers are from here on; `there` as `_looked_up` gives it. Each key stands once in `wanted`."""
-        said = now != NULL
-        known = said & (there >= 0)
+        has_offset = now != NULL
+        known = has_offset & (there >= 0)
         self._at[there[known]] = now[known]
-        fresh = np.flatnonzero(said & (there < 0))
+        fresh = np.flatnonzero(has_offset & (there < 0))
         if len(fresh):
             fresh = fresh[np.argsort(wanted[fresh])]
             into = np.searchsorted(self._keys, wanted[fresh])
@@ -174,8 +162,8 @@ class Positions:
         for number in arrow.distinct(of).tolist():
             born[number], ip[number] = names.serials[number], names.ends[number][0]
         left = {
-            "trigger": np.repeat(triggers, counts),
-            "born": born[of],
+            "completed_by": np.repeat(triggers, counts),
+            "serial": born[of],
             "time": np.zeros(count, np.int64),
             "connection": of,
             "exchange": np.full(count, NULL),
@@ -194,20 +182,20 @@ class Positions:
         yield left
 
     def _forget(self, rows: np.ndarray) -> None:
-        """Readers that are over, and places where nobody reads any more once they are most."""
-        kept = np.ones(len(self._keys), np.bool_)
-        kept[rows] = False
-        self._keys, self._at = self._keys[kept], self._at[kept]
+        """Forget readers that have ended, and places without readers once they are the most."""
+        reading = np.ones(len(self._keys), np.bool_)
+        reading[rows] = False
+        self._keys, self._at = self._keys[reading], self._at[reading]
         if len(self._places) > 2 * len(self._keys) + _FEW_PLACES:
-            mine = self._keys & _PLACE
-            used = arrow.distinct(mine)
+            own_places = self._keys & _PLACE
+            used = arrow.distinct(own_places)
             places = [*self._places]
             self._places = {places[number]: new for new, number in enumerate(used.tolist())}
-            self._keys = self._keys - mine + np.searchsorted(used, mine)  # in order as before
+            self._keys = self._keys - own_places + np.searchsorted(used, own_places)  # in order as before
 
 
 def _listed(every: Exchanges, wanted: np.ndarray) -> Columns:
-    """What ListOffsets answered."""
+    """Return the moves of ListOffsets responses."""
     parts = every.partitions.compress(wanted[every.owner], axis=1)
     offset = parts[s.P_OFFSET]
     return _moves(every, parts[s.P_OWNER], parts, LISTED, offset, np.full(len(offset), NULL))
@@ -232,15 +220,18 @@ def _moves(
 _OF_READERS: Final = (s.P_TOPIC, s.P_TOPIC_ID, s.P_PARTITION)
 
 
-def _that_matter(moves: np.ndarray, reader: np.ndarray, client: np.ndarray, told: np.ndarray) -> np.ndarray:
-    """Moves of a window without those that change nothing: where nobody of a client was refused, or told an offset, in
-    it (`told`: client ids), a reader's first move is where it went after what it was told before, and its last where it
-    stands when it is told next. moves, reader, client: int64[n], the row of each, whose it is, and the client id."""
+def _relevant(moves: np.ndarray, reader: np.ndarray, client: np.ndarray, clients_listed: np.ndarray) -> np.ndarray:
+    """Return the moves of a window that may matter later.
+
+    If no reader of a client was refused or got an offset in the window, its first move is where it went after what it
+    got before, and its last where it stands when it gets the next. moves, reader, client: int64[n], row, reader and
+    client id; clients_listed: client ids that got an offset or were refused.
+    """
     if not len(moves):
         return moves
     first, which = combinations(reader, client)
     order, last = np.arange(len(moves)), np.empty(len(first), np.int64)
     last[which] = order  # of what is written twice the last stays
-    kept = (order == first[which]) | (order == last[which]) | arrow.among(client, arrow.distinct(told))
-    chosen: np.ndarray = moves[kept]
+    matters = (order == first[which]) | (order == last[which]) | arrow.among(client, arrow.distinct(clients_listed))
+    chosen: np.ndarray = moves[matters]
     return chosen

@@ -1,16 +1,16 @@
-"""Rebalances of one group: table `rebalances`, a row for each generation or epoch that was seen to come about.
+"""Rebalances of one group: table `rebalances`, a row for each captured generation or epoch.
 
-In: the group's events in order, expiries and moves of its coordinator among them, when its members were last heard, and
-when their clients got records. Out: rows. Rules: a trigger is named with the exchange that shows it; it is the earliest
-of what the coordinator rebalances for, between the answers of the generation before and those of this one:
+In: the group's events in order, with expiries and moves of its coordinator, the last contacts of its members, and the
+delivery times of their clients. Out: rows. Rules: a trigger is named with the exchange that shows it; it is the
+earliest reason for a rebalance between the responses of the generation before and those of this one:
 
-    join         a member that was not one before joined
-    leave        a member left, and said so
+    join         a new member joined
+    leave        a member left
     expired      a member expired (`groups`); it began when its session timeout was over
     coordinator  the coordinator moved since the generation before, and a member of it, or its client, joined elsewhere
-    metadata     a member joined again, or said so in its heartbeat, with other topics than before; or the leader joined
-                 again and the assignment has partitions that the group never had
-    unknown      none of these was seen; `trigger_member` is then a member that joined again by itself, if one did: the
+    metadata     a member joined again, or sent a heartbeat, with other topics than before; or the leader joined again
+                 and the assignment has partitions that the group never had
+    unknown      no reason was captured; `trigger_member` is then a member that joined again by itself, if one did: the
                  second step of a cooperative assignor, a Streams instance that asks for another assignment
 """
 
@@ -24,7 +24,7 @@ from itertools import zip_longest
 from typing import Any, Final, NamedTuple
 
 from analyzer.analysis import group_events as g
-from analyzer.analysis.delivery_times import FetchedBy
+from analyzer.analysis.delivery_times import ClientDeliveryTimes
 from analyzer.analysis.group_events import Contact, Event, Partition
 from analyzer.protocol import errors as kafka_errors
 
@@ -46,9 +46,11 @@ class _Trigger(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Turn:
-    """A generation, or epoch: who joined or was told of it, and who got what. `since`: the first answer of the turn
-    before; `until`: the first of this one."""
+class _Generation:
+    """A generation, or epoch: its members and their assignment.
+
+    since_ns   the first response of the generation before; until_ns: the first of this one
+    """
 
     number: int | None
     protocol: str | None
@@ -63,7 +65,7 @@ class _Turn:
     ended_ns: int | None = None
     stops: dict[str, tuple[int, int]] = field(default_factory=dict)  # by member: had to stop, could go on
     renamed: dict[str, str] = field(default_factory=dict)  # static members that came back later under another id
-    later: list[Event] = field(default_factory=list)  # what those were told: nobody rebalances for it
+    later: list[Event] = field(default_factory=list)  # their events: no group rebalances for these
     lost: list[Event] = field(default_factory=list)  # expiries that an answer of this turn, not its first, shows
 
     def members_then(self) -> set[str]:
@@ -71,15 +73,15 @@ class _Turn:
         return {self.renamed.get(member, member) for member in self.members}
 
     def given(self) -> Iterator[tuple[Partition, ...]]:
-        """Whatever anybody was given in it, also what was taken back before its end."""
+        """Yield all assignments in it, also those that were revoked before its end."""
         return (has for event in (*self.syncs, *self.later) for _, has in event.assigned or ())
 
     def assigned_then(self) -> Assignment:
-        """What they had by then."""
+        """Return the assignment at its end, by the members' names then."""
         return {self.renamed.get(member, member): has for member, has in self.assigned.items()}
 
 
-class _Known:
+class _GroupLife:
     """One group's events of one family of protocols, to be asked for those of a time."""
 
     def __init__(self, events: list[Event], contacts: dict[str, Contact]) -> None:
@@ -90,26 +92,34 @@ class _Known:
             event.member: event.instance for event in events if event.member is not None and event.instance is not None
         }
         self.expired = {event.member: event.place for event in events if event.kind == g.EXPIRED}
-        self.earlier: dict[int, tuple[str, ...]] = {}  # by id of an event: topics that its member said the time before
-        said: dict[str, tuple[str, ...]] = {}
+        self.earlier: dict[int, tuple[str, ...]] = {}  # by id of an event: its member's subscription before
+        subscribed: dict[str, tuple[str, ...]] = {}
         for event in events:
             if event.member is not None and event.subscribed is not None:
-                if event.member in said:
-                    self.earlier[id(event)] = said[event.member]
-                said[event.member] = event.subscribed
-        self._asked = sorted(events, key=lambda event: (event.requested_ns, event.place, event.order))
-        self._times = [event.requested_ns for event in self._asked]
+                if event.member in subscribed:
+                    self.earlier[id(event)] = subscribed[event.member]
+                subscribed[event.member] = event.subscribed
+        self._by_request = sorted(events, key=lambda event: (event.requested_ns, event.place, event.order))
+        self._times = [event.requested_ns for event in self._by_request]
 
     def between(self, since_ns: int, until_ns: int) -> list[Event]:
         """Events whose requests came after the one time and before the other."""
-        return self._asked[bisect_right(self._times, since_ns) : bisect_left(self._times, until_ns)]
+        return self._by_request[bisect_right(self._times, since_ns) : bisect_left(self._times, until_ns)]
 
 
 def rebalances(
-    group: str, events: list[Event], contacts: dict[str, Contact], fetched: FetchedBy, now_ns: int | None = None
+    group: str,
+    events: list[Event],
+    contacts: dict[str, Contact],
+    fetched: ClientDeliveryTimes,
+    now_ns: int | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """One group's rows, each with its place as `_order`. `now_ns`: the capture goes on from there, and those that are
-    not over (`_is_over`) are told later; events of those that are told get `settled`, and are told no more."""
+    """Yield one group's rows, each with its place as `_order`.
+
+    now_ns   the capture continues from there: rebalances that are not over (`_is_over`) become rows later
+
+    Events of rebalances with rows are marked `settled`, and used once.
+    """
     classic = [event for event in events if event.protocol in (g.CLASSIC, g.CONNECT, None)]
     newer = [event for event in events if event.protocol in (g.CONSUMER, g.SHARE, g.STREAMS)]
     lives = [(known, _generations) for known in _lives(classic, contacts)]
@@ -120,38 +130,48 @@ def rebalances(
         for turn, following in zip_longest(turns, turns[1:]):
             trigger = _trigger(turn, known, ever)
             ever.update(*turn.assigned.values(), *turn.given())
-            said = [*turn.joins, *turn.syncs, *turn.later]
-            if any(event.settled for event in said) or not (now_ns is None or _is_over(turn, following, now_ns)):
+            events_of_turn = [*turn.joins, *turn.syncs, *turn.later]
+            if any(event.settled for event in events_of_turn) or not (
+                now_ns is None or _is_over(turn, following, now_ns)
+            ):
                 continue
-            for event in said:
+            for event in events_of_turn:
                 event.settled = True
             if trigger is not None:
                 yield _row(group, turn, trigger, known, fetched)
 
 
-def _lives(events: list[Event], contacts: dict[str, Contact]) -> Iterator[_Known]:
-    """What is known of each life of a group. Of members that say nothing but heartbeats, none is a later life's: those
-    begin with joins."""
-    lives = list(_apart(events))
+def _lives(events: list[Event], contacts: dict[str, Contact]) -> Iterator[_GroupLife]:
+    """Divide events and contacts by the lives of a group.
+
+    Members with nothing but heartbeats belong to its first life, because later ones begin with joins.
+    """
+    lives = list(_divided_lives(events))
     members = [{event.member for event in life} for life in lives]
     later = set[str | None]().union(*members[1:])
-    for life, mine in zip(lives, members, strict=True):
-        heard = {one: at for one, at in contacts.items() if one in mine or (life is lives[0] and one not in later)}
-        yield _Known(life, heard)
+    for life, own_members in zip(lives, members, strict=True):
+        own_contacts = {
+            member: at
+            for member, at in contacts.items()
+            if member in own_members or (life is lives[0] and member not in later)
+        }
+        yield _GroupLife(life, own_contacts)
 
 
-def _apart(events: list[Event]) -> Iterator[list[Event]]:
-    """A group that is deleted, or forgotten as nobody is in it, and comes about again counts from the beginning: its
-    events from one beginning to the next. Who joins once a generation was told gets that or a later one, and a later
-    one where everybody had left; of static members of the newer protocols only the latter is certain."""
-    begin, highest, told_ns = 0, 0, 0
+def _divided_lives(events: list[Event]) -> Iterator[list[Event]]:
+    """Divide events into the lives of a group: one that is deleted or forgotten begins again with low generations.
+
+    A member that joins after a generation was captured gets that or a later one; a later one if all members had left.
+    Of static members of the newer protocols only the latter is certain.
+    """
+    begin, highest, reached_ns = 0, 0, 0
     there: set[str] = set()
     for at, event in enumerate(events):
-        if _went(event):
+        if _has_left(event):
             there.discard(event.member or "")
         if not event.well or event.generation is None or event.member is None:
             continue
-        if event.kind == g.JOIN and event.requested_ns > told_ns:
+        if event.kind == g.JOIN and event.requested_ns > reached_ns:
             sure = event.instance is None or event.protocol in (g.CLASSIC, g.CONNECT, None)
             if (event.generation < highest and sure) or (event.generation <= highest and not there):
                 yield events[begin:at]
@@ -159,13 +179,13 @@ def _apart(events: list[Event]) -> Iterator[list[Event]]:
         if event.kind in (g.JOIN, g.SYNC, g.UPDATE):  # who beats was there, maybe since before the capture
             there.add(event.member)
         if event.generation > highest:
-            highest, told_ns = event.generation, event.time_ns
+            highest, reached_ns = event.generation, event.time_ns
     yield events[begin:]
 
 
-def _is_over(turn: _Turn, following: _Turn | None, now_ns: int) -> bool:
-    """A rebalance that ended, or was overtaken by another, `OVER_NS` ago; or one that did not end for very long: some
-    of its members are not in the capture."""
+def _is_over(turn: _Generation, following: _Generation | None, now_ns: int) -> bool:
+    """Return whether a rebalance ended, or another overtook it, `OVER_NS` ago; or it did not end for very long, because
+    some of its members are not in the capture."""
     if turn.number is None:
         return False
     last_ns = max([turn.until_ns, turn.ended_ns or 0, *(go_ns for _, go_ns in turn.stops.values())])
@@ -176,11 +196,13 @@ def _is_over(turn: _Turn, following: _Turn | None, now_ns: int) -> bool:
     return now_ns - last_ns > OVER_NS
 
 
-def _row(group: str, turn: _Turn, trigger: _Trigger, known: _Known, fetched: FetchedBy) -> dict[str, Any]:
+def _row(
+    group: str, turn: _Generation, trigger: _Trigger, known: _GroupLife, fetched: ClientDeliveryTimes
+) -> dict[str, Any]:
     stopped = []
     for member, (stop_ns, go_ns) in sorted(turn.stops.items()):
         client = known.clients.get(member)
-        had = _partitions(turn, turn.assigned_before.get(_was(member, turn, known)))
+        had = _partitions(turn, turn.assigned_before.get(_earlier_name(member, turn, known)))
         has = _partitions(turn, turn.assigned.get(member))
         gap = fetched.stopped_ns(client, had, has, stop_ns, go_ns) if client is not None else None
         if gap is not None:
@@ -204,16 +226,16 @@ def _row(group: str, turn: _Turn, trigger: _Trigger, known: _Known, fetched: Fet
     }
 
 
-def _was(member: str, turn: _Turn, known: _Known) -> str:
+def _earlier_name(member: str, turn: _Generation, known: _GroupLife) -> str:
     """The member's name before: that of its client's only one that is gone, where it lost its own."""
     if member in turn.before:
         return member
-    gone = [one for one in turn.before - turn.members if known.clients.get(one) == known.clients.get(member)]
+    gone = [name for name in turn.before - turn.members if known.clients.get(name) == known.clients.get(member)]
     return gone[0] if len(gone) == 1 else member
 
 
-def _partitions(turn: _Turn, partitions: Iterable[Partition] | None) -> list[tuple[str, int]] | None:
-    """Those whose fetches are a member's: of streams and Connect, all of its client (None)."""
+def _partitions(turn: _Generation, partitions: Iterable[Partition] | None) -> list[tuple[str, int]] | None:
+    """Return the partitions whose fetches are a member's; None for streams and Connect: all of its client."""
     if turn.protocol in (g.STREAMS, g.CONNECT):
         return None
     return [(topic, number) for topic, number in partitions or () if number is not None]
@@ -230,7 +252,7 @@ def _listed(assigned: Assignment) -> list[dict[str, Any]]:
 # --- classic groups and Connect ---------------------------------------------------------------------------------------
 
 
-def _generations(known: _Known) -> Iterator[_Turn]:
+def _generations(known: _GroupLife) -> Iterator[_Generation]:
     joins: dict[int, list[Event]] = defaultdict(list)
     syncs: dict[int, list[Event]] = defaultdict(list)
     for event in known.events:
@@ -238,11 +260,11 @@ def _generations(known: _Known) -> Iterator[_Turn]:
             joins[event.generation].append(event)
         elif event.kind == g.SYNC and event.well and event.generation is not None:
             syncs[event.generation].append(event)
-    last: _Turn | None = None
+    last: _Generation | None = None
     for number in sorted(joins, key=lambda number: joins[number][0].place):
         had = last.assigned_then() if last is not None else {}
         turn = _generation(number, joins[number], syncs[number], had, known)
-        _goes_on(turn, last, known)
+        _put_before(turn, last, known)
         yield turn
         last = turn
     open_turn = _unfinished(known.events, last)
@@ -250,11 +272,11 @@ def _generations(known: _Known) -> Iterator[_Turn]:
         yield open_turn
 
 
-def _generation(number: int, joins: list[Event], syncs: list[Event], had: Assignment, known: _Known) -> _Turn:
-    turn = _Turn(number, joins[0].protocol)
+def _generation(number: int, joins: list[Event], syncs: list[Event], had: Assignment, known: _GroupLife) -> _Generation:
+    turn = _Generation(number, joins[0].protocol)
     turn.until_ns = min(event.time_ns for event in joins)
     listed = next((event.members for event in joins if event.members is not None), None)
-    _came_back(turn, joins, listed, known)
+    _put_members(turn, joins, listed, known)
     names = set(turn.renamed.values())
     turn.joins = [event for event in joins if event.member not in names]
     turn.later = [event for event in (*joins, *syncs) if event.member in names]
@@ -263,8 +285,11 @@ def _generation(number: int, joins: list[Event], syncs: list[Event], had: Assign
     for event in led[-1:] or syncs:
         lost = dict(event.revoked or ())
         for member, partitions in event.assigned or ():
-            kept = () if event.revoked is None else had.get(member, ())
-            turn.assigned[member] = (*(one for one in kept if one not in lost.get(member, ())), *partitions)
+            before = () if event.revoked is None else had.get(member, ())
+            turn.assigned[member] = (
+                *(partition for partition in before if partition not in lost.get(member, ())),
+                *partitions,
+            )
     synced = {event.member: event for event in syncs}
     if turn.members and turn.members <= synced.keys():
         turn.ended_ns = max(event.time_ns for event in syncs)
@@ -274,9 +299,11 @@ def _generation(number: int, joins: list[Event], syncs: list[Event], had: Assign
     return turn
 
 
-def _came_back(turn: _Turn, joins: list[Event], listed: tuple[str, ...] | None, known: _Known) -> None:
-    """Fill in who is in a generation (`listed`: as its leader was told first), and which static members came back later
-    under another id, for which no group rebalances (KIP-345)."""
+def _put_members(turn: _Generation, joins: list[Event], listed: tuple[str, ...] | None, known: _GroupLife) -> None:
+    """Fill in the members of a generation, and static members that returned later under another id.
+
+    For these no group rebalances (KIP-345). `listed`: the members in the leader's first response.
+    """
     turn.members = set(listed or ())
     place = {known.instances[member]: member for member in turn.members if member in known.instances}
     for event in joins:
@@ -290,7 +317,7 @@ def _came_back(turn: _Turn, joins: list[Event], listed: tuple[str, ...] | None, 
                 place[event.instance] = event.member
 
 
-def _goes_on(turn: _Turn, last: _Turn | None, known: _Known) -> None:
+def _put_before(turn: _Generation, last: _Generation | None, known: _GroupLife) -> None:
     """Fill in what was before a generation."""
     if last is None:
         if turn.number is not None and turn.number > 1:
@@ -298,24 +325,24 @@ def _goes_on(turn: _Turn, last: _Turn | None, known: _Known) -> None:
         return
     turn.since_ns = last.until_ns
     first_ns = min(event.requested_ns for event in turn.joins)
-    if last.members_then() - {event.member for event in known.between(last.until_ns, first_ns) if _went(event)}:
+    if last.members_then() - {event.member for event in known.between(last.until_ns, first_ns) if _has_left(event)}:
         turn.before, turn.assigned_before = last.members_then(), last.assigned_then()
 
 
-def _went(event: Event) -> bool:
+def _has_left(event: Event) -> bool:
     return event.kind == g.EXPIRED or event.went
 
 
-def _were_members(known: _Known, number: int) -> set[str]:
+def _were_members(known: _GroupLife, number: int) -> set[str]:
     """Members that were answered well in a generation or epoch that began before the capture."""
-    return {member for member, one in known.contacts.items() if 0 <= one.lowest <= number <= one.highest}
+    return {member for member, contact in known.contacts.items() if 0 <= contact.lowest <= number <= contact.highest}
 
 
-def _unfinished(events: list[Event], last: _Turn | None) -> _Turn | None:
-    """A rebalance of which no generation was seen: someone joins at the end, or was told to."""
+def _unfinished(events: list[Event], last: _Generation | None) -> _Generation | None:
+    """Return a rebalance without a generation: members join at the end, or were told to."""
     since = max((event.time_ns for event in [*last.joins, *last.syncs]), default=0) if last is not None else 0
     left = {event.member for event in events if event.kind == g.LEAVE and event.well}
-    told = [
+    signs = [
         event
         for event in events
         if event.requested_ns > since
@@ -325,56 +352,61 @@ def _unfinished(events: list[Event], last: _Turn | None) -> _Turn | None:
             or (event.kind == g.HEARTBEAT_FAILED and event.code == kafka_errors.REBALANCE_IN_PROGRESS)
         )
     ]
-    if not told:
+    if not signs:
         return None
-    turn = _Turn(None, told[0].protocol, [event for event in told if event.kind == g.JOIN])
+    turn = _Generation(None, signs[0].protocol, [event for event in signs if event.kind == g.JOIN])
     if last is not None:
         turn.before, turn.assigned_before, turn.since_ns = last.members_then(), last.assigned_then(), last.until_ns
-    turn.until_ns = max(event.time_ns for event in told) + 1
+    turn.until_ns = max(event.time_ns for event in signs) + 1
     return turn
 
 
 # --- the newer protocols ----------------------------------------------------------------------------------------------
 
 
-def _epochs(known: _Known) -> Iterator[_Turn]:
-    """A member is told what the new epoch gives it before it is told the epoch: what it has to give back first. So an
-    epoch lasts from the first answer that says it until the first that says a later one."""
-    told = [
+def _epochs(known: _GroupLife) -> Iterator[_Generation]:
+    """Yield the epochs of newer protocols.
+
+    A member learns its assignment of a new epoch before the epoch itself, because it has to give back partitions first.
+    So an epoch lasts from the first response with it until the first response with a later one.
+    """
+    answers = [
         event
         for event in known.events
         if event.kind in (g.JOIN, g.SYNC, g.UPDATE) and event.well and event.member is not None and event.generation
     ]
-    gone = [event for event in known.events if _went(event)]
+    gone = [event for event in known.events if _has_left(event)]
     places = [event.place for event in gone]
-    went, last = 0, _Turn(None, None)
-    for number, mine in _by_epoch(told):
-        first = mine[0]
-        turn = _Turn(number, first.protocol)
+    went, last = 0, _Generation(None, None)
+    for number, epoch_events in _by_epoch(answers):
+        first = epoch_events[0]
+        turn = _Generation(number, first.protocol)
         turn.since_ns, turn.until_ns = last.until_ns, first.time_ns
         turn.before, turn.assigned_before = last.members_then(), last.assigned_then()
-        mine = _without_those_back(turn, mine, known)
-        turn.joins, turn.syncs = [event for event in mine if event.kind == g.JOIN], mine
+        epoch_events = _without_returned(turn, epoch_events, known)
+        turn.joins, turn.syncs = [event for event in epoch_events if event.kind == g.JOIN], epoch_events
         if last.number is None:
             turn.before = _were_members(known, number - 1) - {event.member for event in turn.joins}
-        turn.members = turn.before | {event.member for event in mine if event.member is not None}
+        turn.members = turn.before | {event.member for event in epoch_events if event.member is not None}
         while went < len(gone) and gone[went].place <= first.place:
             turn.members.discard(gone[went].member or "")
             went += 1
-        shows = {event.place for event in mine if event.generation == number}
+        shows = {event.place for event in epoch_events if event.generation == number}
         later = gone[went : bisect_right(places, max(shows, default=first.place))]
         turn.lost = [event for event in later if event.kind == g.EXPIRED and event.place in shows]
         turn.members -= {event.member for event in turn.lost if event.member is not None}
         for event in turn.joins:  # a static member that comes with another subscription has its place
             if event.instance is not None:
                 turn.members -= {
-                    one for one in turn.members if one != event.member and known.instances.get(one) == event.instance
+                    name
+                    for name in turn.members
+                    if name != event.member and known.instances.get(name) == event.instance
                 }
         turn.assigned = last.assigned_then()
-        for event in mine:
+        for event in epoch_events:
             turn.assigned.update(event.assigned or ())
         turn.assigned = {member: has for member, has in turn.assigned.items() if member in turn.members}
-        had = _had_it(number, mine)
+        had = _assigned_at(number, epoch_events)
         if turn.members and turn.members <= had.keys():
             turn.ended_ns = max(had[member] for member in turn.members)
         for member in turn.members & had.keys():
@@ -383,11 +415,13 @@ def _epochs(known: _Known) -> Iterator[_Turn]:
         last = turn
 
 
-def _without_those_back(turn: _Turn, mine: list[Event], known: _Known) -> list[Event]:
-    """What was told in an epoch, but for static members that came back in it under another id: they take up what they
-    had, and nobody rebalances for them."""
+def _without_returned(turn: _Generation, epoch_events: list[Event], known: _GroupLife) -> list[Event]:
+    """Return an epoch's events without those of static members that returned in it under another id.
+
+    They resume their assignment, and no group rebalances for them.
+    """
     place = {known.instances[member]: member for member in turn.before if member in known.instances}
-    for event in mine:
+    for event in epoch_events:
         if event.kind != g.JOIN or event.instance is None or event.member is None:
             continue
         before = place.get(event.instance)
@@ -397,30 +431,33 @@ def _without_those_back(turn: _Turn, mine: list[Event], known: _Known) -> list[E
         elif event.member != place.get(event.instance, event.member):
             turn.renamed[place[event.instance]] = event.member
     names = set(turn.renamed.values())
-    turn.later = [event for event in mine if event.member in names]
-    return [event for event in mine if event.member not in names]
+    turn.later = [event for event in epoch_events if event.member in names]
+    return [event for event in epoch_events if event.member not in names]
 
 
-def _by_epoch(told: list[Event]) -> Iterator[tuple[int, list[Event]]]:
-    """Each epoch with what was told from its first answer on."""
-    number, mine = 0, list[Event]()
-    for event in told:
+def _by_epoch(answers: list[Event]) -> Iterator[tuple[int, list[Event]]]:
+    """Yield each epoch with its events from its first response on."""
+    number, epoch_events = 0, list[Event]()
+    for event in answers:
         if event.generation is not None and event.generation > number:
-            if mine:
-                yield number, mine
-            number, mine = event.generation, []
-        mine.append(event)
-    if mine:
-        yield number, mine
+            if epoch_events:
+                yield number, epoch_events
+            number, epoch_events = event.generation, []
+        epoch_events.append(event)
+    if epoch_events:
+        yield number, epoch_events
 
 
-def _had_it(number: int, told: list[Event]) -> dict[str, int]:
-    """When each member that was told of the epoch had its assignment: the last answer that gave it another than before,
-    else the first that said the epoch. A coordinator that takes over gives all of them theirs again."""
+def _assigned_at(number: int, answers: list[Event]) -> dict[str, int]:
+    """Return when each member of the epoch had its assignment.
+
+    That is the last response that changed it, else the first with the epoch. A coordinator that takes over sends all
+    members their assignment again.
+    """
     had: dict[str, int] = {}
     reached: set[str] = set()
     given: dict[str, g.Assigned] = {}
-    for event in told:
+    for event in answers:
         if event.member is None:
             continue
         other = event.assigned is not None and event.assigned != given.get(event.member)
@@ -436,30 +473,30 @@ def _had_it(number: int, told: list[Event]) -> dict[str, int]:
 # --- triggers ---------------------------------------------------------------------------------------------------------
 
 
-def _trigger(turn: _Turn, known: _Known, ever: set[Partition]) -> _Trigger | None:
+def _trigger(turn: _Generation, known: _GroupLife, ever: set[Partition]) -> _Trigger | None:
     between = known.between(turn.since_ns, turn.until_ns)
     moved = next((event for event in between if event.kind == g.COORDINATOR_MOVED), None)
-    again = _again if turn.protocol in (g.CLASSIC, g.CONNECT) else _said_anew
+    again = _rejoined if turn.protocol in (g.CLASSIC, g.CONNECT) else _resubscribed
     begun = bool(ever) or (turn.since_ns > 0 and turn.protocol in (g.CLASSIC, g.CONNECT))
     new = set().union(*turn.assigned.values()) - ever if begun else set()
-    found = [
+    triggers = [
         *_joined(turn, known, moved),
-        *_gone(turn, known, between, moved),
+        *_departed(turn, known, between, moved),
         *again(turn, known, between, new, moved),
     ]
-    # Of a newer group those are told so that still speak the classic protocol, after an epoch has come about (KIP-848).
-    told = [
+    # In a newer group, only members of the classic protocol are told to rejoin, after a new epoch (KIP-848).
+    notices = [
         _Trigger(event.time_ns, UNKNOWN, None, event)
         for event in between
         if event.kind == g.HEARTBEAT_FAILED
         and event.code == kafka_errors.REBALANCE_IN_PROGRESS
         and turn.protocol not in (g.CONSUMER, g.SHARE, g.STREAMS)
     ]
-    first_told = min(told, key=_when, default=None)
-    trigger = min(found, key=_when, default=None)
-    if trigger is not None and (first_told is None or trigger.ns <= first_told.ns):
+    first_notice = min(notices, key=_when, default=None)
+    trigger = min(triggers, key=_when, default=None)
+    if trigger is not None and (first_notice is None or trigger.ns <= first_notice.ns):
         return trigger
-    signs = [*told, *(_Trigger(event.time_ns, UNKNOWN, None, event) for event in [*turn.joins, *turn.syncs])]
+    signs = [*notices, *(_Trigger(event.time_ns, UNKNOWN, None, event) for event in [*turn.joins, *turn.syncs])]
     sign = min(signs, key=_when, default=None)
     unseen = sorted(turn.members - turn.before - {event.member or "" for event in turn.joins})
     if sign is not None and unseen and turn.protocol in (g.CLASSIC, g.CONNECT):
@@ -471,7 +508,7 @@ def _when(trigger: _Trigger) -> tuple[int, g.Place, int]:
     return trigger.ns, trigger.event.place, trigger.event.order
 
 
-def _joined(turn: _Turn, known: _Known, moved: Event | None) -> Iterator[_Trigger]:
+def _joined(turn: _Generation, known: _GroupLife, moved: Event | None) -> Iterator[_Trigger]:
     """Members that are new."""
     clients = {known.clients.get(member) for member in turn.before}
     for event in turn.joins:
@@ -483,7 +520,7 @@ def _joined(turn: _Turn, known: _Known, moved: Event | None) -> Iterator[_Trigge
             yield _Trigger(event.requested_ns, g.JOIN, event.member, event)
 
 
-def _gone(turn: _Turn, known: _Known, between: list[Event], moved: Event | None) -> Iterator[_Trigger]:
+def _departed(turn: _Generation, known: _GroupLife, between: list[Event], moved: Event | None) -> Iterator[_Trigger]:
     """Members that left or expired."""
     for event in (*between, *turn.lost):
         if event.member is None or event.member not in turn.before or event.member in turn.members:
@@ -499,8 +536,8 @@ def _gone(turn: _Turn, known: _Known, between: list[Event], moved: Event | None)
             yield _Trigger(over, g.EXPIRED, event.member, event)
 
 
-def _again(
-    turn: _Turn, known: _Known, between: list[Event], new: set[Partition], moved: Event | None
+def _rejoined(
+    turn: _Generation, known: _GroupLife, between: list[Event], new: set[Partition], moved: Event | None
 ) -> Iterator[_Trigger]:
     """Members of before that joined again by themselves."""
     del between
@@ -517,10 +554,11 @@ def _again(
         yield _Trigger(event.requested_ns, kind, event.member, event)
 
 
-def _said_anew(
-    turn: _Turn, known: _Known, between: list[Event], new: set[Partition], moved: Event | None
+def _resubscribed(
+    turn: _Generation, known: _GroupLife, between: list[Event], new: set[Partition], moved: Event | None
 ) -> Iterator[_Trigger]:
-    """Members of before that said other topics in their heartbeats, or an assignment of partitions never had."""
+    """Yield triggers of members with another subscription in their heartbeats, or of partitions never assigned
+    before."""
     del moved
     for event in between:
         if event.member in turn.before and known.earlier.get(id(event), event.subscribed) != event.subscribed:

@@ -22,9 +22,9 @@ from analyzer.records.arrow_tables import (
     NO_RECORDS,
     PRODUCE,
     WITHOUT,
-    Kept,
     Origins,
     RecordCounts,
+    RecordSets,
     RecordTables,
     empty_table,
 )
@@ -53,7 +53,7 @@ class RowGroups:
             yield name, self._joined(name)
 
     def rest(self) -> Iterator[tuple[str, pa.Table]]:
-        """What has not been given yet."""
+        """Yield the rows that were not yielded yet."""
         for name in list(self._parts):
             yield name, self._joined(name)
 
@@ -85,13 +85,13 @@ class OpenedRecords:
         self._everything = everything
         self._groups = RowGroups()
         self._pool = ThreadPoolExecutor(max_workers=max(1, threads), thread_name_prefix="kwire-records")
-        self._made = RecordTables(mode, self._pool, max(1, threads), limits)
-        self._taken: list[tuple[list[Kept], Origins, np.ndarray]] = []
+        self._tables = RecordTables(mode, self._pool, max(1, threads), limits)
+        self._waiting: list[tuple[list[RecordSets], Origins, np.ndarray]] = []
 
     @property
     def counts(self) -> RecordCounts:
-        """What was found so far."""
-        return self._made.counts
+        """Counts of batches and records so far."""
+        return self._tables.counts
 
     def take(self, window: Window, *_: object) -> None:
         if self._mode == NO_RECORDS:
@@ -101,12 +101,12 @@ class OpenedRecords:
         if window.exchanges is not window.every:
             numbers = window.every.partitions[s.P_SET]
             gone = np.setdiff1d(numbers[numbers != NULL], origins.number)
-        self._taken.append(([Kept(*sets) for sets in window.sets], origins, gone))
+        self._waiting.append(([RecordSets(*sets) for sets in window.sets], origins, gone))
 
     def tables(self, *_: object) -> Iterator[tuple[str, pa.Table]]:
-        taken, self._taken = self._taken, []
-        for one in taken:
-            for name, table in self._made.take(*one):
+        windows, self._waiting = self._waiting, []
+        for record_sets in windows:
+            for name, table in self._tables.take(*record_sets):
                 yield from self._groups.put(name, table)
 
     def onward(self, topic_name: Callable[[str], str]) -> OpenedRecords:
@@ -114,15 +114,15 @@ class OpenedRecords:
         in others is not. This one must not be used any more, but for what it found."""
         after = copy.copy(self)
         after._topic_name = topic_name
-        after._made = copy.copy(self._made)
-        after._made.counts = RecordCounts()
+        after._tables = copy.copy(self._tables)
+        after._tables.counts = RecordCounts()
         after._groups = RowGroups()
         return after
 
     def join(self, other: OpenedRecords) -> None:
         """Take over the other's counts and the rows that wait for more in it. Sets whose exchange has not ended have
         numbers that mean something to their own reader alone: it makes their rows (`finish`), or ValueError."""
-        if other._taken or other._made.waiting:
+        if other._waiting or other._tables.waiting:
             raise ValueError("record sets of the other wait: its `tables` and `finish` come first")
         self.counts.join(other.counts)
         self._groups.join(other._groups)
@@ -132,10 +132,10 @@ class OpenedRecords:
         yield from self._groups.rest()
 
     def finish(self, names: Names) -> Iterator[tuple[str, pa.Table]]:
-        """All has been read. Without a filter, sets that no exchange told of are wanted too."""
+        """Finish after the last window. Without a filter, sets that no exchange has are rows too."""
         if self._mode != NO_RECORDS:
             if self._everything:
-                for name, table in self._made.rest(self._origins(no_exchanges(names))):
+                for name, table in self._tables.rest(self._origins(no_exchanges(names))):
                     yield from self._groups.put(name, table)
             yield from self._groups.rest()
             for name in ("batches", "records"):

@@ -1,9 +1,9 @@
-"""What coordinators wrote to `__consumer_offsets`, as replicas are sent it: rows of the table `offsets`.
+"""Offsets that coordinators wrote to `__consumer_offsets`, as replicas fetch them: rows of the table `offsets`.
 
-In: windows with their record sets. Out: a row for each offset committed. Rules: only what replicas fetch is opened, and
-of that only this topic; a record that several replicas are sent, or one twice, is one row: the first. Where no message
-names the topic of an id, what all of its first records are to the last byte decides it. Without record sets
-(`--records none`) nothing is known.
+In: windows with their record sets. Out: a row for each offset committed. Rules: only record sets that replicas fetch
+are opened, and of these only this topic's; a record that several replicas fetch, or one twice, is one row: the first.
+If no message names the topic of an id, it is this one if all of its first records decode to the last byte. Without
+record sets (`--records none`) there are no rows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from analyzer.analysis.combinations import last_of_each
-from analyzer.analysis.event_columns import EVENT_ORDER
+from analyzer.analysis.event_columns import EVENT_COLUMNS, EVENT_ORDER
 from analyzer.bulk import state as s
 from analyzer.bulk.rows import Window
 from analyzer.dataset import tables
@@ -28,26 +28,11 @@ from captures.kernels import NULL
 REPLICA: Final = "replica"
 TOPIC: Final = "__consumer_offsets"
 
-_COLUMNS: Final = (
-    "trigger",
-    "born",
-    "time",
-    "connection",
-    "exchange",
-    "reply",
-    "log",
-    "at",
-    "group",
-    "topic",
-    "partition",
-    "offset",
-    "epoch",
-    "earlier",
-)
-"""log, at: the partition of the topic, and the record's offset in it; earlier: told in an earlier stretch."""
+_COLUMNS: Final = (*EVENT_COLUMNS[:6], "log", "at", "group", "topic", "partition", "offset", "epoch", "earlier")
+"""log, at: the partition of the topic, and the record's offset in it; earlier: an earlier rotation has its row."""
 _TEXTS: Final = ("connection", "group", "topic")
 MOST_KEPT: Final = 200_000
-"""Groups and partitions whose last offset is remembered from one stretch of a capture to the next."""
+"""Groups and partitions whose last offset is remembered from one rotation to the next."""
 _OF_COMMITS: Final = ("OffsetCommit", "LegacyOffsetCommit")
 _CONTROL: Final = "ControlRecordTypeSchema"
 """What keys of control records are."""
@@ -57,9 +42,11 @@ _CONTROL: Final = "ControlRecordTypeSchema"
 class Replicated:
     """Offsets as replicas are sent them. `_internal`: whether an id is that topic's."""
 
-    _noted: Log = field(default_factory=lambda: Log(_COLUMNS, _TEXTS, EVENT_ORDER))
+    _log: Log = field(default_factory=lambda: Log(_COLUMNS, _TEXTS, EVENT_ORDER))
     _internal: dict[str, bool] = field(default_factory=dict)
-    _told: dict[int, tuple[int, int]] = field(default_factory=dict)  # by partition: what earlier stretches told
+    _reported: dict[int, tuple[int, int]] = field(
+        default_factory=dict
+    )  # by partition: offsets that earlier rotations have
 
     def take(self, window: Window) -> None:
         """One window of the capture point."""
@@ -86,17 +73,17 @@ class Replicated:
             return False
         known = self._internal.get(strings[identity])
         if known is None:
-            records = [one for _, _, one in _records(data)]
+            records = [record for _, _, record in _records(data)]
             if not records:
                 return False  # control records alone say nothing
-            known = self._internal[strings[identity]] = all(_whole(one) for one in records)
+            known = self._internal[strings[identity]] = all(_whole(record) for record in records)
         return known
 
     def _open(self, window: Window, row: int, data: bytes) -> None:
         """Note the offsets of one record set."""
         every, names = window.every, window.names
         texts: dict[str, int] = {}
-        found: list[tuple[int, int, int, int, int, int]] = []
+        commits: list[tuple[int, int, int, int, int, int]] = []
         for _, at, record in _records(data):
             key = record.key.body if record.key is not None and _whole(record) else None
             if record.type not in _OF_COMMITS or key is None:
@@ -104,14 +91,14 @@ class Replicated:
             value = record.value.body if record.value is not None else {}
             group, topic = (texts.setdefault(key[name], len(texts)) for name in ("group", "topic"))
             offset, epoch = value.get("offset", NULL), value.get("leaderEpoch", -1)
-            found.append((at, group, topic, key["partition"], offset, epoch if epoch >= 0 else NULL))
-        if not found:
+            commits.append((at, group, topic, key["partition"], offset, epoch if epoch >= 0 else NULL))
+        if not commits:
             return
         owner = int(every.owner[row])
         connection = int(every.connection[owner])
         common = {
-            "trigger": int(every.column("completed_by")[owner]),
-            "born": names.serials[connection],
+            "completed_by": int(every.column("completed_by")[owner]),
+            "serial": names.serials[connection],
             "time": int(every.column("response_end")[owner]),
             "connection": connection,
             "exchange": int(every.column("exchange")[owner]),
@@ -119,45 +106,48 @@ class Replicated:
             "log": int(every.partitions[s.P_PARTITION, row]),
             "earlier": 0,
         }
-        columns = {name: np.full(len(found), value, np.int64) for name, value in common.items()}
-        said = np.array(found, np.int64).T
-        columns |= dict(zip(("at", "group", "topic", "partition", "offset", "epoch"), said, strict=True))
-        self._noted.append(columns, list(texts), names.connections)
+        columns = {name: np.full(len(commits), value, np.int64) for name, value in common.items()}
+        numbers = np.array(commits, np.int64).T
+        columns |= dict(zip(("at", "group", "topic", "partition", "offset", "epoch"), numbers, strict=True))
+        self._log.append(columns, list(texts), names.connections)
 
     @property
     def held_bytes(self) -> int:
         """Of what was noted."""
-        return self._noted.held_bytes
+        return self._log.held_bytes
 
     def join(self, other: Replicated) -> None:
         """Take in what another share's learned."""
-        self._noted.join(other._noted)
+        self._log.join(other._log)
 
     def onward(self) -> Replicated:
-        """Another stretch goes on: of each log how far it was told, of each group and partition its last offset."""
+        """Return the state for the next rotation: how far each log was read, and the last offset of each group and
+        partition."""
         noted = self._fresh()
-        after = Replicated(_internal=self._internal.copy(), _told=self._told.copy())
+        after = Replicated(_internal=self._internal.copy(), _reported=self._reported.copy())
         for log in arrow.distinct(noted["log"]).tolist():
             at = noted["at"][noted["log"] == log]
-            low, high = self._told.get(log, (int(at[0]), int(at[-1])))
-            after._told[log] = min(low, int(at[0])), max(high, int(at[-1]))
+            low, high = self._reported.get(log, (int(at[0]), int(at[-1])))
+            after._reported[log] = min(low, int(at[0])), max(high, int(at[-1]))
         every = np.ones(len(noted["at"]), bool)
-        kept = last_of_each(every, *(noted[name] for name in ("group", "topic", "partition")))
-        kept[np.flatnonzero(kept)[:-MOST_KEPT]] = False
-        after._noted = Log(_COLUMNS, _TEXTS, EVENT_ORDER)
+        chosen = last_of_each(every, *(noted[name] for name in ("group", "topic", "partition")))
+        chosen[np.flatnonzero(chosen)[:-MOST_KEPT]] = False
+        after._log = Log(_COLUMNS, _TEXTS, EVENT_ORDER)
         columns = {**noted, "earlier": every.astype(np.int64)}
-        after._noted.append({name: column[kept] for name, column in columns.items()}, self._noted.strings)
+        after._log.append({name: column[chosen] for name, column in columns.items()}, self._log.strings)
         return after
 
     def _fresh(self) -> Columns:
-        """What was noted, in order of the log, once, without what was told of in an earlier stretch but for what is
-        needed to tell on."""
-        noted = self._noted.read()
+        """Return the offsets in order of the log, each once.
+
+        Those that an earlier rotation has rows of are left out, but for the last of each group and partition.
+        """
+        noted = self._log.read()
         keys = [noted[name] for name in ("log", "at", "group", "topic", "partition", "offset")]
         order = np.lexsort((np.arange(len(keys[0])), *reversed(keys)))  # of several the first stays
         fresh = np.ones(len(order), bool)
         fresh[1:] = np.any([key[order[1:]] != key[order[:-1]] for key in keys], axis=0)
-        for log, (low, high) in self._told.items():
+        for log, (low, high) in self._reported.items():
             fresh &= (
                 (noted["earlier"][order] == 1)
                 | (noted["log"][order] != log)
@@ -173,7 +163,7 @@ class Replicated:
         if not here.any():
             return None
         noted, before = {name: column[here] for name, column in noted.items()}, before[here]
-        strings = self._noted.strings
+        strings = self._log.strings
         nobody = pa.nulls(len(before), pa.string())
         columns = {
             "capture": arrow.dictionary(np.zeros(len(before), np.int32), [capture]),
@@ -194,34 +184,34 @@ class Replicated:
             "exchange": arrow.integers(noted["exchange"], pa.int64()),
             "reply": arrow.integers(noted["reply"], pa.int64()),
         }
-        made = pa.Table.from_arrays([columns[column.name] for column in tables.OFFSETS], list(columns))
-        return made.cast(tables.schema("offsets")), noted
+        table = pa.Table.from_arrays([columns[column.name] for column in tables.OFFSETS], list(columns))
+        return table.cast(tables.schema("offsets")), noted
 
 
 def _before(noted: Columns) -> np.ndarray:
     """Of rows in order of the log the offset that the group had before, NULL where none was seen or it was deleted."""
     last: dict[tuple[int, int, int], int] = {}
-    found = np.full(len(noted["at"]), NULL, np.int64)
+    previous = np.full(len(noted["at"]), NULL, np.int64)
     keys = zip(*(noted[name].tolist() for name in ("group", "topic", "partition")), strict=True)
     for row, (key, offset) in enumerate(zip(keys, noted["offset"].tolist(), strict=True)):
-        found[row] = last.get(key, NULL)
+        previous[row] = last.get(key, NULL)
         last[key] = offset
-    return found
+    return previous
 
 
 def _bytes(window: Window, numbers: np.ndarray) -> dict[int, bytes]:
     """Record sets by number."""
-    found: dict[int, bytes] = {}
+    data_of: dict[int, bytes] = {}
     for sets in window.sets:
         for i in np.flatnonzero(arrow.among(sets.number, numbers)).tolist():
             at = int(sets.at[i])
-            found[int(sets.number[i])] = sets.heap[at : at + int(sets.length[i])].tobytes()
-    return found
+            data_of[int(sets.number[i])] = sets.heap[at : at + int(sets.length[i])].tobytes()
+    return data_of
 
 
 def _records(data: bytes) -> Iterator[tuple[int, int, Any]]:
     """(number, offset, record) of a record set as one of that topic, without control records."""
-    from analyzer.records import record_trees  # opens batches: nobody else needs it at a start
+    from analyzer.records import record_trees  # opens batches: a start does not need it
 
     for number, offset, record in record_trees.record_set(data, TOPIC, nodes=False).typed:
         if record.key is None or record.key.type != _CONTROL:

@@ -1,8 +1,8 @@
-"""Fetches and what they are about: their sessions (KIP-227), the ends of partitions, who reads what from when to when.
+"""Fetches: their sessions (KIP-227), the ends of partitions, and who reads what from when to when.
 
-In: windows whose exchanges were measured. Out: how long the exchanges of `measuring.ACROSS` were held, and the readers
-that were seen. Rules: what one message says of a topic's id, or of how many replicas a partition has, holds for the
-exchanges completed after it; partitions beyond `MAX_KNOWN` are not remembered, and what is about them cannot be told.
+In: windows whose exchanges were measured. Out: how long the exchanges of `latency_split.ACROSS` were held, and the
+readers. Rules: a topic's id, or the number of a partition's replicas, holds for the exchanges completed after the
+message with it; partitions beyond `MAX_KNOWN` are not remembered, and exchanges about them have no results.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_KNOWN: Final = 1 << 17
 """Partitions whose ends are remembered: 450 bytes each. A broker that leads a tenth of it is a large one."""
 
 _WENT_ON: Final = 2
-"""Of a reader's S_BEGUN: it was told of in an earlier stretch of the capture."""
+"""Value of S_BEGUN: an earlier rotation has a row of the reader."""
 
 
 _NUMBERS: Final = struct.Struct("<10q")
@@ -36,8 +36,10 @@ _NUMBERS: Final = struct.Struct("<10q")
 
 
 class Reader(NamedTuple):
-    """A row of `readers`, times in nanoseconds; topic and id as messages say them. Many wait for the capture's end, so
-    numbers are packed (`_NUMBERS`): objects take three times as much."""
+    """A row of `readers`, times in nanoseconds; topic and id as in messages.
+
+    Many wait for the capture's end, so numbers are packed (`_NUMBERS`): objects take three times as much.
+    """
 
     connection: str
     client_ip: str
@@ -85,8 +87,10 @@ class Sessions:
         self._known = 0
 
     def take(self, window: Window, rows: np.ndarray, served: np.ndarray, taken_up: np.ndarray) -> np.ndarray:
-        """Some exchanges of a window, by their rows -> int64, how long each was held, in microseconds or NULL. `served`
-        and `taken_up`: of all of its exchanges, how long the broker took and when it could begin."""
+        """Return int64: how long some exchanges (`rows`) of a window were held, in microseconds or NULL.
+
+        served     of all exchanges of the window: the broker's time; taken_up: when the broker could begin
+        """
         held = np.zeros(len(rows), np.int64)
         if len(rows):
             every = window.every
@@ -129,18 +133,17 @@ class Sessions:
         self._take_over(names)
 
     def onward(self) -> None:
-        """Another stretch of the capture goes on, and this one's readers, those that last too, were told by a copy:
-        those that last are readers of that one from here on."""
+        """Continue in another rotation, after a copy made the rows of this one's readers: open readers begin anew."""
         entries, sessions = self._know.entries, self._know.sessions
         within = entries[:, h.S_ID] != s.NULL
-        heard = np.where(within, sessions[entries[:, h.S_SESSION], h.Z_TO_NS], entries[:, h.S_TO_NS])
-        entries[:, h.S_FROM_NS], entries[:, h.S_TO_NS] = heard, heard
+        last_fetch_ns = np.where(within, sessions[entries[:, h.S_SESSION], h.Z_TO_NS], entries[:, h.S_TO_NS])
+        entries[:, h.S_FROM_NS], entries[:, h.S_TO_NS] = last_fetch_ns, last_fetch_ns
         entries[:, h.S_FIRST] = entries[:, h.S_LAST]
         entries[:, h.S_RECORDS] = entries[:, h.S_BYTES] = 0
         entries[:, h.S_BEGUN] = _WENT_ON
-        self.told()
+        self.clear_over()
 
-    def told(self) -> None:
+    def clear_over(self) -> None:
         """The readers that are over have become rows."""
         self.over.clear()
 
@@ -159,8 +162,10 @@ class Sessions:
         begin: int,
         end: int,
     ) -> None:
-        """Exchanges `begin` to `end` of those asked for, between which no fact comes; `named`: topic-partitions, where
-        those of each exchange begin, and their numbers, to be filled."""
+        """Decide exchanges `begin` to `end` of `rows`, between which no fact changes.
+
+        named   topic-partitions, where those of each exchange begin, and their numbers, to be filled in
+        """
         if begin == end:
             return
         first, past = int(rows[begin]), int(rows[end - 1]) + 1
@@ -210,7 +215,7 @@ class Sessions:
 
         for row in self._know.gone[:count].tolist():
             if row[h.S_BEGUN] == _WENT_ON and row[h.S_TO_NS] <= row[h.S_FROM_NS]:
-                continue  # it did nothing in this stretch
+                continue  # it fetched nothing in this rotation
             connection = row[h.S_CONNECTION]
             self.over.append(
                 Reader(
@@ -250,7 +255,7 @@ def _firsts(parts: np.ndarray, exchanges: int) -> np.ndarray:
 
 
 class _Partitions:
-    """Numbers of partitions, whether messages say their topic's name or its id. `count` of them are known."""
+    """Numbers of partitions, by their topic's name or its id. `count` of them are known."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -258,34 +263,36 @@ class _Partitions:
         self._topic: dict[int, int] = {}  # what a name or an id (numbers of strings) stands for: itself, or another
         self._id_of: dict[int, int] = {}
         self._pairs: set[tuple[int, int]] = set()
-        self._said: dict[int, int] = {}  # replicas, by what was said: name or id, and partition
+        self._replica_counts: dict[int, int] = {}  # replicas, by name or id, and partition
         self._replicas: dict[tuple[int, int], int] = {}
         self._unput: list[tuple[int, int]] = []  # number and replicas
         self._forget_places()
 
     def _forget_places(self) -> None:
-        """What follows from the others, for many at once: name or id and partition in one integer, in order, and the
-        number of each. Those that came last stand apart, so that few are put in order for one that is new."""
+        """Empty the index of partitions: sorted keys (name or id, and partition, in one integer), and their numbers.
+
+        The latest keys stand apart, so that a new one is inserted among few.
+        """
         self._keys = self._late_keys = np.zeros(0, np.int64)
         self._values = self._late_values = np.zeros(0, np.int64)
 
     def numbers(self, name: np.ndarray, partition: np.ndarray) -> np.ndarray:
         """The number of each partition, -1 of one too many. `name`: its topic's name or id."""
         key = name << 32 | partition & 0xFFFFFFFF
-        found, missing = _looked_up(self._keys, self._values, key)
+        numbers_found, missing = _looked_up(self._keys, self._values, key)
         if not missing.any():
-            return found
+            return numbers_found
         late = key[missing]
         numbers, unknown = _looked_up(self._late_keys, self._late_values, late)
         if unknown.any():
             fresh = arrow.distinct(late[unknown])
-            given = [self._number(one >> 32, one & 0xFFFFFFFF) for one in fresh.tolist()]
+            given = [self._number(key >> 32, key & 0xFFFFFFFF) for key in fresh.tolist()]
             self._late_keys, self._late_values = _put(self._late_keys, self._late_values, fresh, np.array(given))
             numbers, _ = _looked_up(self._late_keys, self._late_values, late)
             if len(self._late_keys) > max(_LATE, len(self._keys) // _LATE):
                 self._settle()
-        found[missing] = numbers
-        return found
+        numbers_found[missing] = numbers
+        return numbers_found
 
     def _settle(self) -> None:
         self._keys, self._values = _put(self._keys, self._values, self._late_keys, self._late_values)
@@ -303,14 +310,14 @@ class _Partitions:
         return number
 
     def named(self) -> Iterator[np.ndarray]:
-        """Numbers of the names and ids that are known here; those of partitions too many are not."""
+        """Yield the numbers of the names and ids that are known here; those beyond MAX_KNOWN are not."""
         self._settle()
         known = self._values >= 0
         self._keys, self._values = self._keys[known], self._values[known]
         yield self._keys >> 32
         for pairs in (self._numbers, self._replicas):
             yield np.fromiter((name for name, _ in pairs), np.int64, len(pairs))
-        yield np.fromiter(self._said, np.int64, len(self._said)) >> 32
+        yield np.fromiter(self._replica_counts, np.int64, len(self._replica_counts)) >> 32
         for of in (self._topic, self._id_of):
             yield np.fromiter(of, np.int64, len(of))
             yield np.fromiter(of.values(), np.int64, len(of))
@@ -324,17 +331,17 @@ class _Partitions:
         self._unput = []
 
     def new_facts(self, window: Window) -> list[tuple[int, Callable[[], None]]]:
-        """What the messages of a window say that was not known: (packet that completed the message, learn it)."""
-        found: list[tuple[int, Callable[[], None]]] = []
+        """Return new facts in a window's messages: (packet that completed the message, function that learns it)."""
+        facts: list[tuple[int, Callable[[], None]]] = []
         for identity, name, packet in window.topic_ids.tolist():
             if (identity, name) not in self._pairs:
                 self._pairs.add((identity, name))
-                found.append((packet, partial(self._same_topic, identity, name)))
+                facts.append((packet, partial(self._same_topic, identity, name)))
         for name, partition, replicas, packet in _changes(window.leaders):
-            if self._said.get(name << 32 | partition) != replicas and len(self._said) < MAX_KNOWN:
-                self._said[name << 32 | partition] = replicas
-                found.append((packet, partial(self._replicated, name, partition, replicas)))
-        return sorted(found, key=lambda fact: fact[0])
+            if self._replica_counts.get(name << 32 | partition) != replicas and len(self._replica_counts) < MAX_KNOWN:
+                self._replica_counts[name << 32 | partition] = replicas
+                facts.append((packet, partial(self._replicated, name, partition, replicas)))
+        return sorted(facts, key=lambda fact: fact[0])
 
     def _same_topic(self, identity: int, name: int) -> None:
         """A topic's id and name. A name that had another id is of a new topic now."""
@@ -367,43 +374,45 @@ def _looked_up(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> tupl
 
 
 def _put(keys: np.ndarray, values: np.ndarray, more: np.ndarray, of_more: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The same with other keys, in order too."""
+    """Insert keys with their values, in order."""
     at = np.searchsorted(keys, more)
     return np.insert(keys, at, more), np.insert(values, at, of_more)
 
 
 def _changes(leaders: np.ndarray) -> list[tuple[int, int, int, int]]:
-    """(name or id of the topic, partition, replicas, packet) where a message says something else of a partition's
-    replicas than the one before it in the window."""
+    """Return (name or id of the topic, partition, replicas, packet) of each change of a partition's replicas in a
+    window."""
     rows = leaders[leaders[:, s.L_REPLICAS] != s.NULL]
     rows = rows[(rows[:, s.L_TOPIC] != s.NULL) | (rows[:, s.L_TOPIC_ID] != s.NULL)]
     name = np.where(rows[:, s.L_TOPIC] != s.NULL, rows[:, s.L_TOPIC], rows[:, s.L_TOPIC_ID])
     partition, replicas = rows[:, s.L_PARTITION], rows[:, s.L_REPLICAS]
     order = np.lexsort((partition, name))
     again = (np.diff(name[order]) == 0) & (np.diff(partition[order]) == 0) & (np.diff(replicas[order]) == 0)
-    kept = np.sort(order[np.append(True, ~again)]) if len(order) else order
-    columns = (name[kept], partition[kept] & 0xFFFFFFFF, replicas[kept], rows[kept, s.L_COMPLETED_BY])
+    chosen = np.sort(order[np.append(True, ~again)]) if len(order) else order
+    columns = (name[chosen], partition[chosen] & 0xFFFFFFFF, replicas[chosen], rows[chosen, s.L_COMPLETED_BY])
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
 def readers_table(
     capture: str, readers: Sequence[Reader], groups: Mapping[tuple[str | None, str | None], Sequence[str]]
 ) -> pa.Table:
-    """Rows of `readers`, in order of time. `groups`: those that each client (id and address) takes part in; of several
-    none is said."""
+    """Return rows of `readers`, in order of time.
+
+    groups   those of each client (id and address); a client with several has null
+    """
     ordered = sorted(readers, key=_place)
-    of = (groups.get((one.client_id, one.client_ip), ()) for one in ordered)
+    of = (groups.get((reader.client_id, reader.client_ip), ()) for reader in ordered)
 
     def number(name: str) -> Iterator[int | None]:
         column = attrgetter(name)
-        return (_value(column(one.numbers)) for one in ordered)
+        return (_value(column(reader.numbers)) for reader in ordered)
 
     columns: dict[str, Iterable[Any]] = {  # column by column: a row as an object takes half a kilobyte
         "capture": itertools.repeat(capture, len(ordered)),
-        "group_id": (found[0] if len(found) == 1 else None for found in of),
-        "from_time": (one.numbers.from_ns // 1000 for one in ordered),
+        "group_id": (group_ids[0] if len(group_ids) == 1 else None for group_ids in of),
+        "from_time": (reader.numbers.from_ns // 1000 for reader in ordered),
         "to_time": (None if to_ns is None else to_ns // 1000 for to_ns in number("to_ns")),
-        "start_seen": (one.numbers.begun == 1 for one in ordered),
+        "start_seen": (reader.numbers.begun == 1 for reader in ordered),
         **{name: map(attrgetter(name), ordered) for name in Reader._fields},
         **{name: number(name) for name in Numbers._fields},
     }
@@ -417,6 +426,6 @@ def readers_table(
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def _place(one: Reader) -> tuple[int, str, str, int, int]:
-    numbers = one.numbers
-    return numbers.from_ns, one.connection, one.topic or one.topic_id or "", numbers.partition, numbers.to_ns
+def _place(reader: Reader) -> tuple[int, str, str, int, int]:
+    numbers = reader.numbers
+    return numbers.from_ns, reader.connection, reader.topic or reader.topic_id or "", numbers.partition, numbers.to_ns

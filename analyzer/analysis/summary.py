@@ -1,8 +1,8 @@
-"""What a capture holds, at a glance: the summary that `kwire analyze` prints, gathered while the rows go by.
+"""The summary that `kwire analyze` prints, counted window by window.
 
-In: windows. Out: a dictionary (`--json`), and text for people. Latency
-quantiles (the smallest value that at least q of all do not exceed, here as everywhere) come from a histogram whose
-buckets are 1.6 % wide, so they cost no memory and add up over captures.
+In: windows. Out: a dictionary (`--json`), and text. Latency quantiles (the smallest value that at least q of all do not
+exceed, here as everywhere) come from a histogram whose buckets are 1.6 % wide, so they cost no memory and add up over
+captures.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _by_requests(client: tuple[tuple[str | None, ...], list[int]]) -> tuple[int,
 
 
 class CaptureStats(Protocol):
-    """What the reader of a capture point knows when all has been read."""
+    """Statistics of a capture point that was read to its end."""
 
     @property
     def files(self) -> list[FileInfo]: ...
@@ -143,7 +143,7 @@ class _Api:
 
 @dataclass(slots=True)
 class Summary:
-    """ConcatColumns over all capture points of one `analyze`."""
+    """Counts over all capture points of one `analyze`."""
 
     coverage: Coverage = field(default_factory=Coverage)
     records: RecordCounts = field(default_factory=RecordCounts)
@@ -167,9 +167,9 @@ class Summary:
     def _cut(self, most: int) -> None:
         """Where more topics or clients than that are counted, those with the fewest exchanges become others."""
         if len(self._topics) > most:
-            kept = dict(sorted(self._topics.items(), key=_by_count)[:MOST_COUNTED])
-            self._other_topics += self._topics.total() - sum(kept.values())
-            self._topics = Counter(kept)
+            counted = dict(sorted(self._topics.items(), key=_by_count)[:MOST_COUNTED])
+            self._other_topics += self._topics.total() - sum(counted.values())
+            self._topics = Counter(counted)
         if len(self._clients) > most:
             ordered = sorted(self._clients.items(), key=_by_requests)
             for _, counts in ordered[MOST_COUNTED:]:
@@ -178,7 +178,7 @@ class Summary:
 
     @property
     def cut(self) -> bool:
-        """Not all topics and clients are told by themselves."""
+        """Whether some topics or clients are counted together as others."""
         return bool(self._other_topics or self._other_clients[0])
 
     def tables(self, *_: object) -> Iterator[tuple[str, Any]]:
@@ -206,8 +206,8 @@ class Summary:
                 numbers = _buckets(timed)  # in order too
                 starts = np.flatnonzero(np.append(True, numbers[1:] != numbers[:-1]))
                 ends = np.append(starts[1:], len(numbers))
-                found = numbers[starts], ends - starts, timed[starts], timed[ends - 1]
-                for bucket in zip(*(values.tolist() for values in found), strict=True):
+                columns = numbers[starts], ends - starts, timed[starts], timed[ends - 1]
+                for bucket in zip(*(values.tolist() for values in columns), strict=True):
                     api.take(*bucket)
                 api.max_us = max(api.max_us or 0, int(timed[-1]))
         for code, count in zip(*np.unique(errors[error], return_counts=True), strict=True):
@@ -238,8 +238,8 @@ class Summary:
         """Take in the summary of further capture points, all of them finished."""
         self.coverage.add(other.coverage)
         self.records.join(other.records)
-        for key, theirs in other._apis.items():
-            self._apis.setdefault(key, _Api()).join(theirs)
+        for key, other_api in other._apis.items():
+            self._apis.setdefault(key, _Api()).join(other_api)
         self._error_codes.update(other._error_codes)
         self._topics.update(other._topics)
         self._odd.update(other._odd)
@@ -265,7 +265,7 @@ class Summary:
                 "name": read.capture["name"],
                 "log": True,
                 "files": len(files),
-                "bytes": sum(one["size"] for one in files),
+                "bytes": sum(file["size"] for file in files),
                 "packets": 0,
                 "tcp_packets": 0,
                 "link_types": [],
@@ -280,14 +280,14 @@ class Summary:
         for topic, count in counted.items():
             self._topics[name(topic)] += count
 
-    def finish(self, point: str, told: CaptureStats, ended: EndedConnections, topics: TopicIds) -> None:
+    def finish(self, point: str, stats: CaptureStats, ended: EndedConnections, topics: TopicIds) -> None:
         """The capture point of this name has been read."""
         self.coverage.add(ended.coverage)
         self.rename_topics(topics.name)
-        files = told.files
+        files = stats.files
         first = [info.first_ns for info in files if info.first_ns is not None]
         last = [info.last_ns for info in files if info.last_ns is not None]
-        counts = told.counts
+        counts = stats.counts
         if counts["dropped_by_capture"]:
             self._odd["packets the capture itself lost"] += counts["dropped_by_capture"]
         if counts["fragment"]:
@@ -309,12 +309,12 @@ class Summary:
         self._unrecognised += [
             {
                 "capture": point,
-                "connection": one.connection,
-                "payload_bytes": one.payload_bytes,
-                "looks_like": one.looks_like,
-                **({"tls": one.tls} if one.tls else {}),
+                "connection": connection.connection,
+                "payload_bytes": connection.payload_bytes,
+                "looks_like": connection.looks_like,
+                **({"tls": connection.tls} if connection.tls else {}),
             }
-            for one in ended.unrecognised
+            for connection in ended.unrecognised
         ]
 
     def unrecognised(self) -> dict[str, Any]:
@@ -347,8 +347,11 @@ class Summary:
                 }
             )
         captures = [
-            {**one, **{name: rfc3339(one[name]) for name in ("first_time", "last_time") if one[name] is not None}}
-            for one in self._captures
+            {
+                **capture,
+                **{name: rfc3339(capture[name]) for name in ("first_time", "last_time") if capture[name] is not None},
+            }
+            for capture in self._captures
         ]
         return {
             "captures": captures,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Final
 
 import numpy as np
@@ -38,9 +39,16 @@ class TransactionMessage:
     on_behalf: bool = False
 
 
-_COLUMNS: Final = ("packet", "born", "id", "producer")
-_VALUES: Final = 17
-"""Values beside a row (`TransactionLog.append`)."""
+_COLUMNS: Final = ("packet", "serial", "id", "producer")
+# fmt: off
+_BESIDE: Final = (
+    "api", "committed", "partitions", "requested_id", "given", "timeout_ms", "on_behalf", "event.place", "event.key",
+    "event.client", "event.ip", "event.sent", "event.done", "event.error", "event.producer_id", "event.epoch",
+    "event.holes",
+)
+# fmt: on
+"""Values beside a row."""
+_values_of = attrgetter(*_BESIDE)
 
 
 @dataclass(slots=True)
@@ -54,27 +62,9 @@ class TransactionLog:
 
     def append(self, message: TransactionMessage) -> None:
         event = message.event
-        values = [
-            message.api,
-            message.committed,
-            message.partitions,
-            message.requested_id,
-            message.given,
-            message.timeout_ms,
-            message.on_behalf,
-            event.place,
-            event.key,
-            event.client,
-            event.ip,
-            event.sent,
-            event.done,
-            event.error,
-            event.producer_id,
-            event.epoch,
-            event.holes,
-        ]
         producer_id = NULL if event.producer_id is None else event.producer_id
-        self._log.append_row((*event.order, self._log.number(message.transactional_id), producer_id), values)
+        row = (*event.order, self._log.number(message.transactional_id), producer_id)
+        self._log.append_row(row, list(_values_of(message)))
 
     def join(self, other: TransactionLog) -> None:
         """Append the messages of another log."""
@@ -126,9 +116,9 @@ class TransactionLog:
             yield transactional_id, [self._message(rows, position, transactional_id) for position in positions]
 
     def _message(self, rows: Columns, position: int, transactional_id: str) -> TransactionMessage:
-        values = self._log.values(position, _VALUES)
+        values = self._log.values(position, len(_BESIDE))
         api, committed, partitions, requested_id, given, timeout_ms, on_behalf, place, key, *rest = values
-        order = int(rows["packet"][position]), int(rows["born"][position])
+        order = int(rows["packet"][position]), int(rows["serial"][position])
         event = ProducerEvent(tuple(place), order, tuple(key), *rest)
         added = tuple((topic, partition) for topic, partition in partitions)
         return TransactionMessage(

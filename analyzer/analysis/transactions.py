@@ -2,15 +2,14 @@
 
 In: windows; of InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn and WriteTxnMarkers the bodies; Produce and
 TxnOffsetCommit by columns. Out: a row for each transaction. Rules
-- A producer speaks to its coordinator and to the leaders on different connections, so the order of events is that of
-  their requests in the capture, and `tables` works it out when all are there (`producers`).
+- A producer uses different connections to its coordinator and to the leaders, so the order of events is that of their
+  requests in the capture, and `tables` works it out when all are there (`producers`).
 - Since KIP-890 a producer adds no partitions by itself: the first Produce or TxnOffsetCommit does.
-- What a coordinator tells the leaders (WriteTxnMarkers) settles what the producer was not heard to be told, in its
-  place among what producers ask, and is all there is of a producer that the capture did not hear: such a row has a
-  producer id only.
-- Where a stretch of a capture ends and another goes on, what has ended is told; what is open goes on, with what its
-  transactional id's producers have done so far (of `MOST_PRODUCERS`: the open transactions of others are told so).
-  What was asked after a request that still waits for its answer waits too, so the order stays that of one pass.
+- Markers (WriteTxnMarkers) decide what the producer's own exchanges leave open, in their place among these, and are all
+  there is of a producer whose connection was not captured: its rows have a producer id only.
+- With rotation, transactions that have ended become rows; open ones go on, with the state of their transactional id (of
+  `MOST_PRODUCERS`: open transactions of others become rows as open). Requests after one that still waits for its
+  response wait too, so the order is that of one pass.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ import pyarrow as pa
 
 from analyzer.analysis import TopicName
 from analyzer.analysis.control_exchanges import NEVER, Border, ControlExchange
-from analyzer.analysis.event_columns import EVENT_ORDER, event_columns
+from analyzer.analysis.event_columns import EVENT_COLUMNS, EVENT_ORDER, event_columns
 from analyzer.analysis.producers import ABORTED, COMMITTED, Partition, Place, Producer, ProducerEvent, Transaction
 from analyzer.analysis.transaction_log import TransactionLog, TransactionMessage
 from analyzer.bulk import state as s
@@ -35,27 +34,12 @@ from analyzer.frame.log import Columns, Log, OrderedRows
 from analyzer.protocol import api_keys as apis
 from captures.kernels import NULL
 
+# fmt: off
 _COLUMNS: Final = (
-    "trigger",
-    "born",
-    "ordinal",
-    "time",
-    "asked",
-    "connection",
-    "exchange",
-    "reply",
-    "client",
-    "ip",
-    "api",
-    "transaction",
-    "group",
-    "topic",
-    "topic_id",
-    "partition",
-    "records",
-    "offset",
-    "error",
+    *EVENT_COLUMNS, "packet_index", "asked", "api", "transaction", "group", "topic", "topic_id", "partition", "records",
+    "offset", "error",
 )
+# fmt: on
 _TEXTS: Final = ("connection", "client", "ip", "transaction", "group", "topic", "topic_id")
 
 # fmt: off
@@ -67,22 +51,22 @@ ABOUT: Final = np.array(
     np.int64,
 )
 # fmt: on
-"""APIs that are about transactions, whatever the request says."""
+"""APIs that are about transactions for every request."""
 MOST_PRODUCERS: Final = 50_000
-"""Transactional ids that are remembered from one stretch of a capture to the next, some two kilobytes each."""
+"""Transactional ids that are remembered from one rotation to the next, some two kilobytes each."""
 MOST_WAITING: Final = 200_000
 """Events that wait at a border for an answer to what was asked before them: it may never come."""
 _APART_US: Final = 1_000_000
-"""What a coordinator tells several leaders of one transaction is told at once: within this time."""
+"""Microseconds within which a coordinator sends several leaders the markers of one transaction."""
 
-_HEARD: Final = frozenset((apis.INIT_PRODUCER_ID, apis.ADD_PARTITIONS_TO_TXN, apis.ADD_OFFSETS_TO_TXN, apis.END_TXN))
+_BY_BODY: Final = frozenset((apis.INIT_PRODUCER_ID, apis.ADD_PARTITIONS_TO_TXN, apis.ADD_OFFSETS_TO_TXN, apis.END_TXN))
 
 Body = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class _Marker:
-    """What a coordinator told a leader: how a transaction of a producer ended, for these partitions."""
+    """A WriteTxnMarkers entry that a leader confirmed: a producer's transaction ended, for these partitions."""
 
     event: ProducerEvent
     committed: bool
@@ -93,44 +77,45 @@ class _Marker:
 class Transactions:
     """Transactions of a capture point."""
 
-    _said: TransactionLog = field(default_factory=TransactionLog)
+    _messages: TransactionLog = field(default_factory=TransactionLog)
     _markers: list[_Marker] = field(default_factory=list)
     _wrote: Log = field(default_factory=lambda: Log(_COLUMNS, _TEXTS, EVENT_ORDER))
-    _producers: dict[str, Producer] = field(default_factory=dict)  # of whom earlier stretches told
-    _alone: dict[int, Transaction] = field(default_factory=dict)  # by producer id: of which only markers tell so far
-    _holes: dict[str, tuple[int, int]] = field(default_factory=dict)  # by connection of markers, as `_noticed` says
-    _over: list[Transaction] | None = None  # those that ended in this stretch, where another goes on
+    _producers: dict[str, Producer] = field(default_factory=dict)  # of this and earlier rotations
+    _alone: dict[int, Transaction] = field(default_factory=dict)  # by producer id: known by markers only
+    _holes: dict[str, tuple[int, int]] = field(default_factory=dict)  # by connection of markers: see `_noticed`
+    _over: list[Transaction] | None = None  # those that ended in this rotation, if another follows
 
     def take(self, window: Window, control: Sequence[ControlExchange] = ()) -> None:
         every = window.every
         api = every.column("api_key")
         wanted = (api == apis.PRODUCE) | (api == apis.TXN_OFFSET_COMMIT)
         self._take_writes(every, wanted & (every.column("transactional_id") != NULL))
-        for one in control:
-            request, response = one.exchange.request, one.exchange.response
+        for exchange in control:
+            request, response = exchange.exchange.request, exchange.exchange.response
             if request is None:
-                if one.exchange.api_key == apis.END_TXN and one.exchange.transactional_id is not None:
-                    self._said.append(
-                        TransactionMessage(apis.END_TXN, one.exchange.transactional_id, _event(one, every, None))
+                if exchange.exchange.api_key == apis.END_TXN and exchange.exchange.transactional_id is not None:
+                    self._messages.append(
+                        TransactionMessage(
+                            apis.END_TXN, exchange.exchange.transactional_id, _event(exchange, every, None)
+                        )
                     )
                 continue
-            if one.exchange.api_key in _HEARD:
-                for said in _said(one, every, request, response):
-                    self._said.append(said)
-            elif one.exchange.api_key == apis.WRITE_TXN_MARKERS and response is not None:
-                self._markers += _markers(one, every, request, response)
+            if exchange.exchange.api_key in _BY_BODY:
+                for message in _messages_of(exchange, every, request, response):
+                    self._messages.append(message)
+            elif exchange.exchange.api_key == apis.WRITE_TXN_MARKERS and response is not None:
+                self._markers += _markers(exchange, every, request, response)
 
     def join(self, other: Transactions) -> None:
-        self._said.join(other._said)
+        self._messages.join(other._messages)
         self._markers += other._markers
         self._wrote.join(other._wrote)
 
     @property
     def held_bytes(self) -> int:
-        """As measured, when they are told: a kilobyte for each thing said, with the row that it is part of, two for a
-        producer."""
-        said = len(self._said) + len(self._markers) + 2 * len(self._producers)
-        return 1000 * said + self._wrote.held_bytes
+        """Estimate as measured: a kilobyte for each event with its part of a row, two for a producer."""
+        events = len(self._messages) + len(self._markers) + 2 * len(self._producers)
+        return 1000 * events + self._wrote.held_bytes
 
     def onward(self, border: Border) -> Transactions:
         """Producers, and what is open."""
@@ -138,15 +123,17 @@ class Transactions:
         after._holes = self._holes
         alone = self._tell(border.topic_name)
         if border.ordinal != NEVER:
-            newest = max((one.ended or 0 for one in alone), default=0)
+            newest = max((transaction.ended or 0 for transaction in alone), default=0)
             after._alone = {
-                one.producer_id: one
-                for one in alone
-                if one.producer_id is not None and one.ended is not None and newest - one.ended < _APART_US
+                transaction.producer_id: transaction
+                for transaction in alone
+                if transaction.producer_id is not None
+                and transaction.ended is not None
+                and newest - transaction.ended < _APART_US
             }
-        held = {id(one) for one in after._alone.values()}
-        self._over = [one for one in alone if id(one) not in held]
-        for transactional_id, producer in self._kept():
+        held = {id(transaction) for transaction in after._alone.values()}
+        self._over = [transaction for transaction in alone if id(transaction) not in held]
+        for transactional_id, producer in self._remembered():
             after._producers[transactional_id] = producer
         for producer in self._producers.values():
             self._over += producer.over()
@@ -155,73 +142,76 @@ class Transactions:
     def _later(self, ordinal: int) -> Transactions:
         """Take out what was asked from that packet on, unless that is too much to wait."""
         after = Transactions()
-        now = self._wrote.read()["ordinal"] < ordinal
-        waits = self._said.packets >= ordinal
+        now = self._wrote.read()["packet_index"] < ordinal
+        waits = self._messages.packets >= ordinal
         if int(waits.sum()) + np.count_nonzero(~now) > MOST_WAITING:
             return after
-        after._said, after._wrote = self._said.take(waits), self._wrote.take(~now)
-        after._markers = [one for one in self._markers if one.event.order[0] >= ordinal]
-        self._said = self._said.take(~waits)
-        self._markers = [one for one in self._markers if one.event.order[0] < ordinal]
+        after._messages, after._wrote = self._messages.take(waits), self._wrote.take(~now)
+        after._markers = [marker for marker in self._markers if marker.event.order[0] >= ordinal]
+        self._messages = self._messages.take(~waits)
+        self._markers = [marker for marker in self._markers if marker.event.order[0] < ordinal]
         self._wrote = self._wrote.take(now)
         return after
 
-    def _kept(self) -> Iterator[tuple[str, Producer]]:
-        """Those to remember, by transactional id: the ones heard last. What others have open is left as it is."""
-        producers = sorted(self._producers.items(), key=lambda one: one[1].heard)
+    def _remembered(self) -> Iterator[tuple[str, Producer]]:
+        """Yield the producers to remember, by transactional id: those with the latest events. Finish the others."""
+        producers = sorted(self._producers.items(), key=lambda item: item[1].latest)
         yield from producers[-MOST_PRODUCERS:]
         for _, producer in producers[:-MOST_PRODUCERS]:
             producer.finish()
 
-    def _found(self) -> list[Transaction]:
-        return [one for producer in self._producers.values() for one in producer.known]
+    def _known_transactions(self) -> list[Transaction]:
+        return [transaction for producer in self._producers.values() for transaction in producer.known]
 
     def tables(self, capture: str = "", topic_name: TopicName = str) -> Iterator[tuple[str, pa.Table]]:
-        found = self._over
-        if found is None:
-            found = self._tell(topic_name)
+        ended = self._over
+        if ended is None:
+            ended = self._tell(topic_name)
             for producer in self._producers.values():
                 producer.finish()
             for producer in self._producers.values():
-                found += producer.over()
+                ended += producer.over()
         rows = OrderedRows("transactions")
-        for one in found:
-            rows.append((one.place, one.transactional_id or "", one.producer_id or 0), _row(one))
+        for transaction in ended:
+            rows.append(
+                (transaction.place, transaction.transactional_id or "", transaction.producer_id or 0), _row(transaction)
+            )
         yield "transactions", rows.table(capture)
 
     def _tell(self, topic_name: TopicName) -> list[Transaction]:
-        """Tell producers all there is, in order -> transactions that only markers tell of."""
-        markers = sorted(self._markers, key=lambda one: one.event.order)
+        """Apply all events to their producers, in order, and return the transactions that only markers show."""
+        markers = sorted(self._markers, key=lambda marker: marker.event.order)
         marked = self._marked(markers)
         wrote: dict[str, list[tuple[Place, Callable[[Producer], None]]]] = defaultdict(list)
         for transactional_id, order, tell in self._writes(topic_name, marked):
             wrote[transactional_id].append((order, tell))
         for transactional_id, ends in marked.items():
-            wrote[transactional_id] += [(one.event.order, _marking(one, noticed)) for one, noticed in ends]
-        for transactional_id, said in self._said.by_id():
-            events = [(one.event.order, _teller(one)) for one in said]
+            wrote[transactional_id] += [(marker.event.order, _marking(marker, noticed)) for marker, noticed in ends]
+        for transactional_id, messages in self._messages.by_id():
+            events = [(message.event.order, _teller(message)) for message in messages]
             self._tell_one(transactional_id, [*events, *wrote.pop(transactional_id, ())])
         for transactional_id, others in wrote.items():
             self._tell_one(transactional_id, others)
-        return _alone(markers, {one.producer_id for one in self._found()}, self._alone)
+        return _only_markers(
+            markers, {transaction.producer_id for transaction in self._known_transactions()}, self._alone
+        )
 
     def _marked(self, markers: Sequence[_Marker]) -> dict[str, list[tuple[_Marker, int]]]:
-        """Markers by the transactional id whose producers have their producer id, where that was heard; each with what
-        `_noticed` says."""
+        """Return the markers by transactional id, if the producer id's is known; each with the result of `_noticed`."""
         if not markers:
             return {}
         whose = {
-            one.producer_id: transactional_id
+            transaction.producer_id: transactional_id
             for transactional_id, producer in self._producers.items()
-            for one in producer.known
-        } | self._said.producers
-        found: dict[str, list[tuple[_Marker, int]]] = defaultdict(list)
+            for transaction in producer.known
+        } | self._messages.producers
+        by_id: dict[str, list[tuple[_Marker, int]]] = defaultdict(list)
         for marker in markers:
             noticed = self._noticed(marker.event)
             transactional_id = whose.get(marker.event.producer_id)
             if transactional_id is not None:
-                found[transactional_id].append((marker, noticed))
-        return found
+                by_id[transactional_id].append((marker, noticed))
+        return by_id
 
     def _noticed(self, event: ProducerEvent) -> int:
         """The first packet of the first marker behind the last hole of its connection, -1: there was none."""
@@ -237,7 +227,7 @@ class Transactions:
         producer = self._producers.setdefault(transactional_id, Producer(transactional_id))
         for order, tell in sorted(events, key=lambda pair: pair[0]):
             tell(producer)
-            producer.heard = order
+            producer.latest = order
 
     # -- Produce and TxnOffsetCommit ----------------------------------------------------------------------------------
     def _take_writes(self, every: Exchanges, wanted: np.ndarray) -> None:
@@ -248,7 +238,7 @@ class Transactions:
         self._wrote.append(
             {
                 **event_columns(every, rows),
-                "ordinal": every.column("packet_index")[rows],
+                "packet_index": every.column("packet_index")[rows],
                 "asked": every.column("request_time")[rows],
                 "api": every.column("api_key")[rows],
                 "transaction": every.column("transactional_id")[rows],
@@ -267,17 +257,19 @@ class Transactions:
     def _writes(
         self, topic_name: TopicName, marked: Mapping[str, Sequence[tuple[_Marker, int]]]
     ) -> Iterator[tuple[str, Place, Callable[[Producer], None]]]:
-        """(transactional id, order, what to tell its producer) of what was written; batches of one partition between
-        two things said, markers among them, are told at once."""
-        wrote, text, said_of = self._wrote.read(), self._wrote.text, self._said.packets_of()
+        """Yield (transactional id, order, function that applies it to its producer) of writes.
+
+        Batches of one partition between two messages about the id, markers among them, are one event.
+        """
+        wrote, text, packets_of_id = self._wrote.read(), self._wrote.text, self._messages.packets_of()
 
         def bounds(transactional_id: str) -> np.ndarray:
-            ends = [one.event.order[0] for one, _ in marked.get(transactional_id, ())]
-            return np.sort(np.concatenate([said_of(transactional_id), np.array(ends, np.int64)]))
+            ends = [marker.event.order[0] for marker, _ in marked.get(transactional_id, ())]
+            return np.sort(np.concatenate([packets_of_id(transactional_id), np.array(ends, np.int64)]))
 
         for first, last, records in _runs(wrote, bounds, self._wrote.strings):
-            said = text(int(wrote["topic"][first]))
-            topic = said if said is not None else topic_name(text(int(wrote["topic_id"][first])) or "")
+            name = text(int(wrote["topic"][first]))
+            topic = name if name is not None else topic_name(text(int(wrote["topic_id"][first])) or "")
             partition = int(wrote["partition"][first])
             event = _written(wrote, first, last, text)
             transactional_id = text(int(wrote["transaction"][first])) or ""
@@ -289,20 +281,20 @@ class Transactions:
                 yield transactional_id, event.order, _committer(event, place, None if offset == NULL else offset)
 
 
-def _teller(one: TransactionMessage) -> Callable[[Producer], None]:
+def _teller(message: TransactionMessage) -> Callable[[Producer], None]:
     def tell(producer: Producer) -> None:
-        if one.api == apis.INIT_PRODUCER_ID:
-            producer.took(one.event, one.requested_id, one.timeout_ms)
-        elif one.api == apis.END_TXN:
-            producer.ended(one.event, one.committed, one.given)
+        if message.api == apis.INIT_PRODUCER_ID:
+            producer.took(message.event, message.requested_id, message.timeout_ms)
+        elif message.api == apis.END_TXN:
+            producer.ended(message.event, message.committed, message.given)
         else:
-            producer.added(one.event, one.partitions, one.on_behalf)
+            producer.added(message.event, message.partitions, message.on_behalf)
 
     return tell
 
 
-def _marking(one: _Marker, noticed: int) -> Callable[[Producer], None]:
-    return lambda producer: producer.marked(one.event, one.committed, one.partitions, noticed)
+def _marking(marker: _Marker, noticed: int) -> Callable[[Producer], None]:
+    return lambda producer: producer.marked(marker.event, marker.committed, marker.partitions, noticed)
 
 
 def _writer(event: ProducerEvent, partition: Partition, records: int | None) -> Callable[[Producer], None]:
@@ -316,18 +308,18 @@ def _committer(event: ProducerEvent, place: tuple[str, str, int], offset: int | 
 def _runs(
     wrote: Columns, bounds: Callable[[str], np.ndarray], strings: Sequence[str]
 ) -> Iterator[tuple[int, int, int | None]]:
-    """(first row, last row, records) of the rows of one transactional id, kind, group, client, topic, partition and
-    error that lie between two things said of that id; None: how many records is not known."""
-    rows = len(wrote["trigger"])
+    """Yield (first row, last row, records) of the rows of one transactional id, API, group, client, topic, partition
+    and error between two messages about that id; None: the number of records is unknown."""
+    rows = len(wrote["completed_by"])
     if not rows:
         return
     between = np.zeros(rows, np.int64)
     for number in distinct(wrote["transaction"]).tolist():
         here = wrote["transaction"] == number
-        between[here] = np.searchsorted(bounds(strings[number]), wrote["ordinal"][here])
+        between[here] = np.searchsorted(bounds(strings[number]), wrote["packet_index"][here])
     same = ("transaction", "api", "group", "client", "ip", "topic", "topic_id", "partition", "error")
     keys = [between, *(wrote[name] for name in same)]
-    order = np.lexsort((wrote["born"], wrote["ordinal"], *keys))
+    order = np.lexsort((wrote["serial"], wrote["packet_index"], *keys))
     change = np.zeros(rows, bool)
     for key in keys:
         change[1:] |= key[order][1:] != key[order][:-1]
@@ -349,14 +341,14 @@ def _written(wrote: Columns, first: int, last: int, text: Callable[[int], str | 
         value = int(wrote[name][row])
         return None if value == NULL else value
 
-    asked, done = absent("asked", first), absent("time", last)
+    sent, done = absent("asked", first), absent("time", last)
     return ProducerEvent(
-        place=(int(wrote["trigger"][last]), int(wrote["born"][last])),
-        order=(int(wrote["ordinal"][first]), int(wrote["born"][first])),
+        place=(int(wrote["completed_by"][last]), int(wrote["serial"][last])),
+        order=(int(wrote["packet_index"][first]), int(wrote["serial"][first])),
         key=(text(int(wrote["connection"][last])) or "", absent("exchange", last), absent("reply", last)),
         client=text(int(wrote["client"][first])),
         ip=text(int(wrote["ip"][first])) or "",
-        sent=None if asked is None else asked // 1000,
+        sent=None if sent is None else sent // 1000,
         done=None if done is None else done // 1000,
         error=absent("error", first),
     )
@@ -366,17 +358,21 @@ def _written(wrote: Columns, first: int, last: int, text: Callable[[int], str | 
 
 
 def _event(
-    one: ControlExchange, every: Exchanges, error: int | None, producer_id: int | None = None, epoch: int | None = None
+    control: ControlExchange,
+    every: Exchanges,
+    error: int | None,
+    producer_id: int | None = None,
+    epoch: int | None = None,
 ) -> ProducerEvent:
-    row, exchange = one.row, one.exchange
-    asked, done = int(every.column("request_time")[row]), int(every.column("response_end")[row])
+    row, exchange = control.row, control.exchange
+    sent, done = int(every.column("request_time")[row]), int(every.column("response_end")[row])
     return ProducerEvent(
-        place=one.place,
-        order=(int(every.column("packet_index")[row]), one.place[1]),
+        place=control.place,
+        order=(int(every.column("packet_index")[row]), control.place[1]),
         key=(exchange.connection, exchange.exchange, exchange.reply),
         client=exchange.client_id,
         ip=exchange.client_ip,
-        sent=None if asked == NULL else asked // 1000,
+        sent=None if sent == NULL else sent // 1000,
         done=None if done == NULL else done // 1000,
         error=error,
         producer_id=producer_id,
@@ -385,10 +381,12 @@ def _event(
     )
 
 
-def _said(one: ControlExchange, every: Exchanges, request: Body, response: Body | None) -> Iterator[TransactionMessage]:
-    api = one.exchange.api_key
+def _messages_of(
+    control: ControlExchange, every: Exchanges, request: Body, response: Body | None
+) -> Iterator[TransactionMessage]:
+    api = control.exchange.api_key
     if api == apis.ADD_PARTITIONS_TO_TXN:
-        yield from _added(one, every, request, response)
+        yield from _added(control, every, request, response)
         return
     if request["transactionalId"] is None:
         return  # an idempotent producer has no transactions
@@ -400,56 +398,59 @@ def _said(one: ControlExchange, every: Exchanges, request: Body, response: Body 
         given = response["producerId"], response["producerEpoch"]
     if api == apis.INIT_PRODUCER_ID:
         producer_id, epoch = given
-    event = _event(one, every, error, producer_id, epoch)
+    event = _event(control, every, error, producer_id, epoch)
     committed = bool(request.get("committed", False))
     timeout_ms = request.get("transactionTimeoutMs")
     yield TransactionMessage(api, request["transactionalId"], event, (), requested_id, committed, given, timeout_ms)
 
 
 def _added(
-    one: ControlExchange, every: Exchanges, request: Body, response: Body | None
+    control: ControlExchange, every: Exchanges, request: Body, response: Body | None
 ) -> Iterator[TransactionMessage]:
-    """AddPartitionsToTxn: to version 3 of one transaction, then of several: those come from brokers, which ask whether
-    a partition is part of it (`verifyOnly`) or add it on the producer's behalf (KIP-890)."""
+    """Yield the messages of AddPartitionsToTxn: to version 3 of one transaction, then of several.
+
+    The latter come from brokers, which ask whether a partition is part of it (`verifyOnly`), or add it for the producer
+    (KIP-890).
+    """
     if "transactions" in request:
         results_of = (response or {}).get("resultsByTransaction", ())
-        answered = {told["transactionalId"]: told["topicResults"] for told in results_of}
-        for asked in request["transactions"]:
-            if asked["verifyOnly"]:
+        answered = {results["transactionalId"]: results["topicResults"] for results in results_of}
+        for transaction in request["transactions"]:
+            if transaction["verifyOnly"]:
                 continue
-            results = answered.get(asked["transactionalId"])
-            producer = asked["producerId"], asked["producerEpoch"]
-            yield _one_added(one, every, asked["transactionalId"], producer, results, True)
+            results = answered.get(transaction["transactionalId"])
+            producer = transaction["producerId"], transaction["producerEpoch"]
+            yield _one_added(control, every, transaction["transactionalId"], producer, results, True)
     else:
         results = response["resultsByTopicV3AndBelow"] if response is not None else None
         producer = request["v3AndBelowProducerId"], request["v3AndBelowProducerEpoch"]
-        yield _one_added(one, every, request["v3AndBelowTransactionalId"], producer, results, False)
+        yield _one_added(control, every, request["v3AndBelowTransactionalId"], producer, results, False)
 
 
 def _one_added(
-    one: ControlExchange,
+    control: ControlExchange,
     every: Exchanges,
     transactional_id: str,
     producer: tuple[int, int],
     results: Any,
     on_behalf: bool,
 ) -> TransactionMessage:
-    told = [
+    partitions = [
         (topic["name"], part["partitionIndex"], part["partitionErrorCode"])
         for topic in results or ()
         for part in topic["resultsByPartition"]
     ]
-    refused = next((error for _, _, error in told if error), 0)
-    added = tuple((topic, partition) for topic, partition, error in told if not error)
-    event = _event(one, every, None if results is None else 0 if added else refused, *producer)
+    refused = next((error for _, _, error in partitions if error), 0)
+    added = tuple((topic, partition) for topic, partition, error in partitions if not error)
+    event = _event(control, every, None if results is None else 0 if added else refused, *producer)
     return TransactionMessage(apis.ADD_PARTITIONS_TO_TXN, transactional_id, event, added, on_behalf=on_behalf)
 
 
-def _markers(one: ControlExchange, every: Exchanges, request: Body, response: Body) -> Iterator[_Marker]:
+def _markers(control: ControlExchange, every: Exchanges, request: Body, response: Body) -> Iterator[_Marker]:
     written = {
-        (told["producerId"], topic["name"], part["partitionIndex"])
-        for told in response["markers"]
-        for topic in told["topics"]
+        (marker["producerId"], topic["name"], part["partitionIndex"])
+        for marker in response["markers"]
+        for topic in marker["topics"]
         for part in topic["partitions"]
         if part["errorCode"] == 0
     }
@@ -461,53 +462,62 @@ def _markers(one: ControlExchange, every: Exchanges, request: Body, response: Bo
             if (marker["producerId"], topic["name"], partition) in written
         )
         if partitions:
-            event = _event(one, every, 0, marker["producerId"], marker["producerEpoch"])
+            event = _event(control, every, 0, marker["producerId"], marker["producerEpoch"])
             yield _Marker(event, bool(marker["transactionResult"]), partitions)
 
 
 # --- markers ----------------------------------------------------------------------------------------------------------
 
 
-def _alone(
-    markers: Sequence[_Marker], heard: Collection[int | None], told: Mapping[int, Transaction]
+def _only_markers(
+    markers: Sequence[_Marker], producer_ids: Collection[int | None], earlier: Mapping[int, Transaction]
 ) -> list[Transaction]:
-    """Transactions that only markers tell of: of producers that were not `heard`. `told`: of which earlier ones did."""
-    alone: list[Transaction] = list(told.values())
-    last: dict[int, Transaction] = dict(told)
+    """Return the transactions that only markers show: of producers not in `producer_ids`.
+
+    `earlier`: such transactions of earlier rotations, by producer id.
+    """
+    alone: list[Transaction] = list(earlier.values())
+    last: dict[int, Transaction] = dict(earlier)
     for marker in markers:
         event, outcome = marker.event, COMMITTED if marker.committed else ABORTED
-        if event.producer_id in heard:
+        if event.producer_id in producer_ids:
             continue
-        made = last.get(event.producer_id or 0)
-        same = made is not None and made.epoch == event.epoch and made.outcome == outcome
-        if made is None or not same or any(partition in made.partitions for partition in marker.partitions):
-            made = Transaction(None, event.producer_id, event.epoch, (None, ""), None, event.place, event.key)
-            made.records = None
-            alone.append(made)
-            last[event.producer_id or 0] = made
-        made.partitions.update(dict.fromkeys(marker.partitions))
-        made.close(event, outcome)
+        transaction = last.get(event.producer_id or 0)
+        same = transaction is not None and transaction.epoch == event.epoch and transaction.outcome == outcome
+        if (
+            transaction is None
+            or not same
+            or any(partition in transaction.partitions for partition in marker.partitions)
+        ):
+            transaction = Transaction(None, event.producer_id, event.epoch, (None, ""), None, event.place, event.key)
+            transaction.records = None
+            alone.append(transaction)
+            last[event.producer_id or 0] = transaction
+        transaction.partitions.update(dict.fromkeys(marker.partitions))
+        transaction.close(event, outcome)
     return alone
 
 
-def _row(one: Transaction) -> dict[str, Any]:
-    duration = one.ended - one.began if one.ended is not None and one.began is not None else -1
+def _row(transaction: Transaction) -> dict[str, Any]:
+    duration = (
+        transaction.ended - transaction.began if transaction.ended is not None and transaction.began is not None else -1
+    )
     return {
-        "transactional_id": one.transactional_id,
-        "producer_id": one.producer_id,
-        "producer_epoch": one.epoch,
-        "began": one.began,
-        "ended": one.ended,
-        "outcome": one.outcome,
+        "transactional_id": transaction.transactional_id,
+        "producer_id": transaction.producer_id,
+        "producer_epoch": transaction.epoch,
+        "began": transaction.began,
+        "ended": transaction.ended,
+        "outcome": transaction.outcome,
         "duration_us": duration if duration >= 0 else None,  # a clock may step back
-        "timeout_ms": one.timeout_ms,
-        "partitions": [{"topic": topic, "partition": partition} for topic, partition in sorted(one.partitions)],
-        "records": one.records,
+        "timeout_ms": transaction.timeout_ms,
+        "partitions": [{"topic": topic, "partition": partition} for topic, partition in sorted(transaction.partitions)],
+        "records": transaction.records,
         "offsets": [
             {"group_id": group, "topic": topic, "partition": partition, "offset": offset}
-            for (group, topic, partition), offset in one.offsets.items()
+            for (group, topic, partition), offset in transaction.offsets.items()
         ],
-        "fenced_by": one.fenced_by,
-        "client_id": one.who[0],
-        "evidence": dict(zip(("connection", "exchange", "reply"), one.key, strict=True)),
+        "fenced_by": transaction.fenced_by,
+        "client_id": transaction.who[0],
+        "evidence": dict(zip(("connection", "exchange", "reply"), transaction.key, strict=True)),
     }

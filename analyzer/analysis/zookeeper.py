@@ -1,8 +1,8 @@
-"""What Kafka before KRaft kept in ZooKeeper, as it is read and written there: offsets, leaders, brokers, controller.
+"""Kafka's data in ZooKeeper (before KRaft), as it is read and written there: offsets, leaders, brokers, controller.
 
-In: windows with operations on nodes. Out: `offset_of`, `leader_of`, `broker_of`, `controller_of`: what one operation
-says; `Requests`, how often which nodes were asked for. Pure but for that. Rules: what was refused says nothing; a value
-that is not what Kafka writes there says nothing (kafka.utils.ZkUtils, kafka.zk.ZkData).
+In: windows with operations on nodes. Out: `offset_of`, `leader_of`, `broker_of`, `controller_of` of one operation;
+`Requests`: counts by operation and kind of node. Rules: refused operations, and values in another format than Kafka's
+(kafka.utils.ZkUtils, kafka.zk.ZkData), give nothing.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Committed(NamedTuple):
     offset: int
 
 
-class Led(NamedTuple):
-    """Who leads a partition."""
+class LeaderState(NamedTuple):
+    """Leader, epoch and in-sync replicas of a partition."""
 
     topic: str
     partition: int
@@ -55,29 +55,34 @@ class Registered(NamedTuple):
     rack: str | None
 
 
-def offset_of(one: ZooKeeper) -> Committed | None:
+def offset_of(operation: ZooKeeper) -> Committed | None:
     """The offset that an operation commits."""
-    named = _OFFSET.fullmatch(one.path)
-    if named is None or one.error or one.operation not in _WRITTEN or not (one.data or b"").strip().isdigit():
+    named = _OFFSET.fullmatch(operation.path)
+    if (
+        named is None
+        or operation.error
+        or operation.operation not in _WRITTEN
+        or not (operation.data or b"").strip().isdigit()
+    ):
         return None
-    offset = int(one.data or b"")
+    offset = int(operation.data or b"")
     return Committed(named[1], named[2], int(named[3]), offset) if offset < 1 << 63 else None
 
 
-def leader_of(one: ZooKeeper) -> Led | None:
-    """What an operation says of a partition's leader."""
-    named, value = _STATE.fullmatch(one.path), _object(one)
+def leader_of(operation: ZooKeeper) -> LeaderState | None:
+    """Return the partition leader in an operation; None: it has none."""
+    named, value = _STATE.fullmatch(operation.path), _object(operation)
     if named is None or value is None:
         return None
     leader, epoch, isr = value.get("leader"), value.get("leader_epoch"), value.get("isr")
     nodes = tuple(isr) if isinstance(isr, list) and all(_node(node) is not None for node in isr) else None
     node = _node(leader)
-    return Led(named[1], int(named[2]), node if node is not None and node >= 0 else None, _node(epoch), nodes)
+    return LeaderState(named[1], int(named[2]), node if node is not None and node >= 0 else None, _node(epoch), nodes)
 
 
-def broker_of(one: ZooKeeper) -> Registered | None:
-    """What an operation says of a broker."""
-    named, value = _BROKER.fullmatch(one.path), _object(one)
+def broker_of(operation: ZooKeeper) -> Registered | None:
+    """Return the broker in an operation; None: it has none."""
+    named, value = _BROKER.fullmatch(operation.path), _object(operation)
     if named is None or value is None:
         return None
     host, port, rack = value.get("host"), _node(value.get("port")), value.get("rack")
@@ -86,17 +91,17 @@ def broker_of(one: ZooKeeper) -> Registered | None:
     return Registered(int(named[1]), host, port, rack if isinstance(rack, str) else None)
 
 
-def controller_of(one: ZooKeeper) -> int | None:
-    """The broker that is the controller, where an operation says it."""
-    value = _object(one) if one.path == "/controller" else None
+def controller_of(operation: ZooKeeper) -> int | None:
+    """Return the broker that is the controller, if an operation has it."""
+    value = _object(operation) if operation.path == "/controller" else None
     return _node((value or {}).get("brokerid"))
 
 
-def _object(one: ZooKeeper) -> dict[str, Any] | None:
-    if one.error or not one.data:
+def _object(operation: ZooKeeper) -> dict[str, Any] | None:
+    if operation.error or not operation.data:
         return None
     try:
-        value = json.loads(one.data)
+        value = json.loads(operation.data)
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
@@ -110,20 +115,20 @@ def _node(value: Any) -> int | None:
 
 @dataclass(slots=True)
 class Requests:
-    """How often nodes were asked for, by operation and kind of node, and who was the controller. A `Collector`."""
+    """Counts requests by operation and kind of node, and notes the controllers (a `Collector`)."""
 
     _counts: Counter[tuple[str, str, int]] = field(default_factory=Counter)
     _controllers: list[tuple[int, int]] = field(default_factory=list)
 
     def take(self, window: Window, *_: object) -> None:
-        for one in window.zookeeper:
-            key = one.operation, kind_of(one.path), one.error
+        for operation in window.zookeeper:
+            key = operation.operation, kind_of(operation.path), operation.error
             if key in self._counts or len(self._counts) < MAX_LISTED:
                 self._counts[key] += 1
-            node = controller_of(one)
+            node = controller_of(operation)
             known = self._controllers[-1][1] if self._controllers else None
             if node is not None and node != known and len(self._controllers) < MAX_LISTED:
-                self._controllers.append((one.time_ns, node))
+                self._controllers.append((operation.time_ns, node))
 
     def tables(self, *_: object) -> Iterator[tuple[str, Any]]:
         yield from ()
@@ -133,12 +138,12 @@ class Requests:
         self._controllers = sorted([*self._controllers, *other._controllers])
 
     def as_dict(self) -> dict[str, Any]:
-        """For `_kwire.json`; empty where nothing was said."""
+        """Return the entry in `_kwire.json`; empty if there were no requests."""
         if not self._counts:
             return {}
         requests = [
             {"operation": operation, "path": path, "error": error, "count": count}
-            for (operation, path, error), count in sorted(self._counts.items(), key=lambda one: (-one[1], one[0]))
+            for (operation, path, error), count in sorted(self._counts.items(), key=lambda entry: (-entry[1], entry[0]))
         ]
         controllers = [{"time": rfc3339(time // 1000), "broker": node} for time, node in self._controllers]
         return {"requests": requests, "controllers": controllers}
@@ -164,6 +169,6 @@ _KINDS: Final = (
 def kind_of(path: str) -> str:
     """A node's path with capitals where names stand; `OTHER` for what is not Kafka's."""
     for form, named in _KINDS:
-        if (found := form.fullmatch(path)) is not None:
-            return found.expand(named)
+        if (match := form.fullmatch(path)) is not None:
+            return match.expand(named)
     return "OTHER"

@@ -39,8 +39,13 @@ def _encoder(watch: bool) -> Encoder:
 def packed_checkpoint(
     name: str, about: dict[str, Any], objects: list[Any], watch: bool = False, key: bytes | None = None
 ) -> bytes:
-    """What the objects hold, sealed; `name`: of what, for a message; `watch`: those of `kwire watch` too; `key`: of
-    whom it is, if not of this user. Raises CheckpointError."""
+    """Store what objects hold as an authenticated checkpoint.
+
+    name     whose state it is, for messages
+    watch    also objects of `kwire watch`
+    key      key of the user whose checkpoint it is, if it is another one's
+
+    Raises CheckpointError."""
     sink, size = pa.BufferOutputStream(), 0
     trees = itertools.chain([{"shape": shape(watch), "about": about}], _encoder(watch).trees(objects))
     # Compressed as it is described: as text and as nodes it takes many times the room.
@@ -59,22 +64,22 @@ def packed_checkpoint(
 
 def opened_checkpoint(snapshot: bytes, watch: bool = False, key: bytes | None = None) -> dict[str, Any]:
     """A snapshot's `about`, and its state for `fill`. Raises CheckpointError."""
-    said = authentication.verified(snapshot, key)
+    content = authentication.verified(snapshot, key)
     try:
-        found: dict[str, Any] = next(_trees(said))
-        if found["shape"] != shape(watch) or "shards" not in found["about"]:
+        header: dict[str, Any] = next(_trees(content))
+        if header["shape"] != shape(watch) or "shards" not in header["about"]:
             raise CheckpointError(
                 "a checkpoint of another version of kwire", "begin anew: analyse the captures into a new dataset"
             )
-        found["about"]["shards"] + 0
+        header["about"]["shards"] + 0
     except _NONSENSE:
         raise damaged() from None
-    return {**found, "state": said}
+    return {**header, "state": content}
 
 
-def fill(found: dict[str, Any], objects: list[Any], watch: bool = False) -> None:
+def fill(checkpoint: dict[str, Any], objects: list[Any], watch: bool = False) -> None:
     """Put what was stored into the place of what is new. Raises CheckpointError."""
-    trees = _trees(found["state"])
+    trees = _trees(checkpoint["state"])
     next(trees)
     _fill(trees, objects, watch)
 
@@ -98,21 +103,21 @@ _NONSENSE: Final = (
 )
 
 
-def _trees(said: bytes) -> Iterator[Any]:
-    """What was compressed, tree by tree."""
-    with pa.CompressedInputStream(pa.BufferReader(said), "zstd") as file:
+def _trees(content: bytes) -> Iterator[Any]:
+    """Decompress the content, tree by tree."""
+    with pa.CompressedInputStream(pa.BufferReader(content), "zstd") as file:
         while True:
             yield next_unpacked(file)
 
 
 def reading_options(name: str, settings: Settings, choice: AnalysisOptions) -> dict[str, Any]:
-    """What must be the same where a snapshot is taken up, as plain text and numbers."""
-    asked = asdict(settings)
+    """Return the options that must be the same when a checkpoint is taken up, as plain text and numbers."""
+    values = asdict(settings)
     return {
         "capture": name,
         "shards": settings.shards,
         "ports": sorted(settings.ports),
-        "frame_limit": asked["frame_limit"],
+        "frame_limit": values["frame_limit"],
         "keylog": bool(settings.keylogs),
         "keep_bytes": [choice.keep_bytes, choice.keep_secrets],
         "records": [choice.records, choice.limits.bytes, choice.limits.ratio],
@@ -122,8 +127,8 @@ def reading_options(name: str, settings: Settings, choice: AnalysisOptions) -> d
     }
 
 
-def difference(before: dict[str, Any], asked: dict[str, Any]) -> str:
+def difference(before: dict[str, Any], now: dict[str, Any]) -> str:
     """Which option is another one."""
-    names = [name for name in asked if before.get(name) != asked[name]]
-    shown = ", ".join(f"{name} was {before.get(name)!r}, now {asked[name]!r}" for name in names)
+    names = [name for name in now if before.get(name) != now[name]]
+    shown = ", ".join(f"{name} was {before.get(name)!r}, now {now[name]!r}" for name in names)
     return f"the checkpoint was made with other options: {shown}"

@@ -67,8 +67,8 @@ def kind_of(of: type, without: tuple[str, ...], names: tuple[str, ...], make: Ca
             names = tuple(field.name for field in dataclasses.fields(of))
         else:
             names = tuple(getattr(of, "_fields", ()) or getattr(of, "__slots__", ()))
-    kept = tuple(name for name in names if name not in without)
-    return Kind(of, kept, make or (lambda: object.__new__(of)))
+    stored_names = tuple(name for name in names if name not in without)
+    return Kind(of, stored_names, make or (lambda: object.__new__(of)))
 
 
 class Encoder:
@@ -160,7 +160,7 @@ class Decoder:
 
     def filled(self, trees: Iterator[Any], like: Any = None) -> Any:
         """The value of `Encoder.trees`; see `value`."""
-        made = self.value(next(trees, None), like)
+        filled = self.value(next(trees, None), like)
         while self._later:
             into, count, old = self._later.popleft()
             pairs = type(into) in _PAIRS
@@ -171,14 +171,16 @@ class Decoder:
                         name = self.value(key)
                         into[name] = self.value(value)
                 elif type(into) is list:
-                    into += [self.value(one, old[before + at] if old else None) for at, one in enumerate(some or ())]
+                    into += [
+                        self.value(child, old[before + at] if old else None) for at, child in enumerate(some or ())
+                    ]
                 elif type(into) is set:
                     into.update(map(self.value, some or ()))
                 else:
                     into.extend(map(self.value, some or ()))
                 if len(into) == before:
                     raise damaged()
-        return made
+        return filled
 
     def value(self, node: Any, like: Any = None) -> Any:
         """The value of a node; `like`: what is in its place. Raises CheckpointError, and what comes of nodes that make
@@ -191,8 +193,8 @@ class Decoder:
         if tag == "o":
             return self._object(node, like)
         if tag == "t":
-            found = like if type(like) is tuple and len(like) == len(node) - 1 else [None] * (len(node) - 1)
-            return tuple(self.value(one, old) for one, old in zip(node[1:], found, strict=True))
+            fresh = like if type(like) is tuple and len(like) == len(node) - 1 else [None] * (len(node) - 1)
+            return tuple(self.value(child, old) for child, old in zip(node[1:], fresh, strict=True))
         if tag == "f":
             return float.fromhex(node[1])
         if tag == "b":
@@ -218,10 +220,10 @@ class Decoder:
             self._later.append((self._remember(empty), count, old))
             return empty
         if tag == "l":
-            made: list[Any] = self._remember([])
+            children: list[Any] = self._remember([])
             old = like if type(like) is list and len(like) == len(node) - 1 else [None] * (len(node) - 1)
-            made += [self.value(one, known) for one, known in zip(node[1:], old, strict=True)]
-            return made
+            children += [self.value(child, known) for child, known in zip(node[1:], old, strict=True)]
+            return children
         if tag in ("d", "c"):
             pairs: dict[Any, Any] = self._remember({} if tag == "d" else Counter())
             for key, value in node[1:]:
@@ -251,12 +253,12 @@ class Decoder:
         same = type(like) is of
         if issubclass(of, tuple):
             old = like if same else (None,) * len(names)
-            return of(*(self.value(one, known) for one, known in zip(node[2:], old, strict=True)))
-        made = self._remember(like if same else make())
-        for name, one in zip(names, node[2:], strict=True):
+            return of(*(self.value(child, known) for child, known in zip(node[2:], old, strict=True)))
+        filled = self._remember(like if same else make())
+        for name, child in zip(names, node[2:], strict=True):
             # Of frozen dataclasses too: nobody has them yet.
-            object.__setattr__(made, name, self.value(one, getattr(made, name, None)))
-        return made
+            object.__setattr__(filled, name, self.value(child, getattr(filled, name, None)))
+        return filled
 
 
 def _array(node: list[Any]) -> np.ndarray:
@@ -275,7 +277,8 @@ def _as_in_place(array: np.ndarray, like: Any) -> np.ndarray:
     """A kernel goes by the type and the columns of a table, which a fresh one has."""
     if isinstance(like, np.ndarray):
         same = like.dtype == array.dtype and like.ndim == array.ndim
-        # Tables of columns first grow to the right.
-        if not same or (like.ndim > 1 and like.shape[1:] != array.shape[1:] and like.shape[0] != array.shape[0]):
+        # Tables of columns first grow to the right; rows that do not exist yet have no columns.
+        unlike = like.ndim > 1 and like.shape[1:] != array.shape[1:] and like.shape[0] != array.shape[0]
+        if not same or (unlike and any(like.shape)):
             raise damaged()
     return array

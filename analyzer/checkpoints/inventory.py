@@ -1,4 +1,4 @@
-"""What a snapshot holds: the state between two windows, class by class.
+"""Inventory of a checkpoint: the state between two windows, class by class.
 
     stage       what it keeps between windows, and what bounds it
 
@@ -86,7 +86,7 @@ _PLAIN: Final = (
     "analyzer.analysis.connections.Unrecognised",
     "analyzer.analysis.connections.EndedConnections",
     "analyzer.analysis.event_log.EventLog",
-    "analyzer.analysis.delivery_times.Fetched",
+    "analyzer.analysis.delivery_times.DeliveryTimes",
     "analyzer.analysis.group_events.Contact",
     "analyzer.analysis.groups.Groups",
     "analyzer.analysis.control_exchanges.ControlExchanges:_messages _groups",
@@ -104,14 +104,14 @@ _PLAIN: Final = (
     "analyzer.analysis.producers.ProducerEvent",
     "analyzer.analysis.producers.Producer:"
     "transactional_id transactions _current _tried _owner _takeovers _known _given _timeout_ms _line _counts _fenced "
-    "_last heard",
+    "_last latest",
     "analyzer.analysis.producers.Transaction",
-    "analyzer.analysis.record_sets.OpenedRecords:_made",
+    "analyzer.analysis.record_sets.OpenedRecords:_tables",
     "analyzer.analysis.replicated_offsets.Replicated",
     "analyzer.analysis.sessions.Reader",
     "analyzer.analysis.sessions.Sessions:over _partitions _know _known",
     "analyzer.analysis.sessions._Partitions:"
-    "count _numbers _topic _id_of _pairs _said _replicas _unput _keys _values _late_keys _late_values",
+    "count _numbers _topic _id_of _pairs _replica_counts _replicas _unput _keys _values _late_keys _late_values",
     "analyzer.analysis.summary._Bucket",
     "analyzer.analysis.summary._Api",
     "analyzer.analysis.summary.Summary",
@@ -120,9 +120,10 @@ _PLAIN: Final = (
     "analyzer.analysis.transactions.Transactions",
     "analyzer.analysis.zookeeper.Committed",
     "analyzer.analysis.zookeeper.Requests",
-    "analyzer.pipeline.points.PointTables:"
-    "names topics summary _seen _matched _messages _hearing latency listeners _ended _zookeeper _learners _opened "
-    "_known_before _windows _told",
+    "analyzer.pipeline.analysis_tables.AnalysisTables:control collectors early_rows _held_before _windows",
+    "analyzer.pipeline.point_tables.PointTables:"
+    "names topics summary latency selection analysis _ended _zookeeper _learners _records",
+    "analyzer.pipeline.selection.Selection:messages matched seen",
 )
 """MODULE.CLASS, whose fields or slots are stored; `-NAME`: not that one; or `:NAME ...`: these attributes."""
 
@@ -132,7 +133,7 @@ _WATCH: Final = (
     "analyzer.live.live_counts.Tally",
     "analyzer.live.live_counts.Second",
     "analyzer.live.live_counts.Counts:time_ns told _told _seconds _groups _since",
-    "analyzer.live.evaluation_windows.EvaluationWindows:_topics told left_out _made _rows _since",
+    "analyzer.live.evaluation_windows.EvaluationWindows:_topics told left_out _sink _rows _since",
     "analyzer.live.watch_session.SessionState",
 )
 """The same, of a watch besides: others do not load them."""
@@ -155,8 +156,8 @@ _COLUMNS: Final = (
 def _class(name: str) -> type:
     # By name: no stage above may look into the tables of those below, and here nothing does, it carries them.
     module, _, of = name.rpartition(".")
-    found: type = getattr(importlib.import_module(module), of)
-    return found
+    kind: type = getattr(importlib.import_module(module), of)
+    return kind
 
 
 def _made_otherwise() -> dict[str, Callable[[], Any]]:
@@ -181,21 +182,21 @@ def _made_otherwise() -> dict[str, Callable[[], Any]]:
 @functools.cache
 def kinds(watch: bool = False) -> tuple[Kind, ...]:
     """All of them, in the order of their numbers; `watch`: those of `kwire watch` too."""
-    made = _made_otherwise()
-    found = []
+    makers = _made_otherwise()
+    all_kinds = []
     for line in (*_PLAIN, *_WATCH) if watch else _PLAIN:
         line, _, listed = line.partition(":")
         line, *left = line.replace(" ", "").split("-")
-        found.append(kind_of(_class(line), tuple(left), tuple(listed.split()), made.get(line)))
-    return tuple(found)
+        all_kinds.append(kind_of(_class(line), tuple(left), tuple(listed.split()), makers.get(line)))
+    return tuple(all_kinds)
 
 
 @functools.cache
 def shape(watch: bool = False) -> str:
-    """What tells whether two versions of kwire hold the same state: classes, attributes and columns of tables."""
-    said = [f"{kind.of.__module__}.{kind.of.__qualname__} {' '.join(kind.names)}" for kind in kinds(watch)]
+    """Return a digest of classes, attributes and columns: equal for two versions of kwire that hold the same state."""
+    lines = [f"{kind.of.__module__}.{kind.of.__qualname__} {' '.join(kind.names)}" for kind in kinds(watch)]
     for name in _COLUMNS:
         constants = vars(importlib.import_module(name)).items()
         numbers = sorted((key, value) for key, value in constants if key.isupper() and type(value) is int)
-        said.append(f"{name} {numbers}")
-    return hashlib.sha256("\n".join(said).encode()).hexdigest()
+        lines.append(f"{name} {numbers}")
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()

@@ -21,8 +21,11 @@ import pyarrow as pa
 from analyzer.bulk.engine import Engine, Settings
 from analyzer.checkpoints.checkpoint import difference, fill, opened_checkpoint, packed_checkpoint, reading_options
 from analyzer.checkpoints.codec import CheckpointError
-from analyzer.dataset.parquet_files import ENOUGH_ROWS
-from analyzer.pipeline.points import AnalysisOptions, PointResult, PointTables
+from analyzer.dataset.parquet_files import tables_of
+from analyzer.pipeline.analysis_options import AnalysisOptions
+from analyzer.pipeline.drive import drive
+from analyzer.pipeline.point_result import PointResult
+from analyzer.pipeline.point_tables import PointTables
 from captures.files import CapturePoint
 
 Rows = Iterator[tuple[str, pa.Table]]
@@ -51,9 +54,9 @@ class ResumableReader:
             raise CheckpointError(difference(before["about"], about), "give the same options, or a new dataset")
         self._about = about
         self._engine = Engine(CapturePoint(name, ()), settings)
-        self._made = PointTables(self._engine.merging.names, choice, settings.threads)
+        self._sink = PointTables(self._engine.merging.names, choice, settings.threads)
         if before is not None:
-            fill(before, [self._engine, self._made])
+            fill(before, [self._engine, self._sink])
             self._engine.take_up(secrets)
 
     @property
@@ -65,32 +68,15 @@ class ResumableReader:
         """Further files of the capture point, whole: the rows that are known with them. `until`: the last one still
         grows, and has so many bytes; it is the first of the files that are read next."""
         self._engine.go_on(files, until)
-        yield from self._windows(over=False)
-        yield from self._made.flush()
-        yield from self._made.opened()
-
-    def _windows(self, over: bool) -> Rows:
-        made = self._made
-        for window in self._engine.windows(over=over):
-            made.take(window)
-            yield from made.tables()
-            yield from made.aged()
-            if made.rows >= ENOUGH_ROWS:
-                yield from made.flush()
-                merging = self._engine.merging
-                if merging.names.crowded:
-                    merging.forget(made.named())
+        yield from tables_of(drive(self._engine, [self._sink], over=False))
+        yield from tables_of(self._sink.pause())
 
     def finish(self) -> Generator[tuple[str, pa.Table], None, PointResult]:
         """The capture is over: all rows that are left, and what is known of the capture point."""
-        made = self._made
-        yield from self._windows(over=True)
-        yield from made.flush()
-        yield from made.rest()
-        yield from made.meant()
         engine = self._engine
-        return made.finish(CapturePoint(self.name, ()), engine.reader, engine.attempts())
+        yield from tables_of(drive(engine, [self._sink]))
+        return self._sink.result(CapturePoint(self.name, ()), engine.reader, engine.attempts())
 
     def snapshot(self) -> bytes:
         """All that is known between two files, sealed. Raises CheckpointError."""
-        return packed_checkpoint(self.name, self._about, [self._engine, self._made], key=self._key)
+        return packed_checkpoint(self.name, self._about, [self._engine, self._sink], key=self._key)

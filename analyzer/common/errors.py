@@ -1,4 +1,4 @@
-"""What a command cannot use: the error of options and arguments, for all commands."""
+"""Error of options and arguments, for all commands."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def printable(value: str) -> str:
 
 def json_text(value: Any) -> str:
     """JSON in one line, fit for a terminal too: JSON itself escapes C0 only, here all that is not printable."""
-    said = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    if said.isprintable():
-        return said
-    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in said)
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)

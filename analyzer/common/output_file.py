@@ -30,8 +30,8 @@ def is_stream(path: str) -> bool:
 
 
 def _behind(path: str) -> str:
-    """What a symbolic link leads to. Where it is not one's own, perhaps laid there to have something else replaced, the
-    link is what is replaced."""
+    """Return the target of a symbolic link; of one that another user made, perhaps to have something else replaced,
+    the link itself."""
     own = os.path.islink(path) and os.lstat(path).st_uid == os.geteuid()
     return os.path.realpath(path) if own else path
 
@@ -53,28 +53,28 @@ def check(path: str) -> None:
 @contextlib.contextmanager
 def written(path: str) -> Iterator[str]:
     """A file beside, mode 0600, to be written, which becomes that file when it is whole. Raises OSError."""
-    made = _begun(path)
+    part = _begun(path)
     try:
-        yield made
-        put(made, path)
+        yield part
+        put(part, path)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(made)
+            os.unlink(part)
         raise
 
 
 def _begun(path: str) -> str:
     name = os.path.basename(path)[:100]
-    handle, made = tempfile.mkstemp(prefix=f".{name}.", dir=folder_for(path))
+    handle, part = tempfile.mkstemp(prefix=f".{name}.", dir=folder_for(path))
     os.close(handle)
-    return made
+    return part
 
 
-def put(made: str, path: str) -> None:
+def put(part: str, path: str) -> None:
     """`made`, a whole file in `folder_for(path)`, becomes that file. Raises OSError."""
     if not is_stream(path):
-        os.replace(made, _behind(path))
+        os.replace(part, _behind(path))
         return
-    with open(made, "rb") as whole, open(path, "ab") as stream:  # what a shell sent elsewhere may have something
+    with open(part, "rb") as whole, open(path, "ab") as stream:  # what a shell sent elsewhere may have something
         shutil.copyfileobj(whole, stream)
-    os.unlink(made)
+    os.unlink(part)

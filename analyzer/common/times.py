@@ -20,7 +20,7 @@ def moment(micros: int) -> datetime.datetime:
 
 
 def moment_of_millis(millis: int) -> datetime.datetime | None:
-    """The same of Kafka's timestamps: None for -1, which is none, and for one that no calendar has."""
+    """Like `moment`, of Kafka's timestamps: None for -1, which is none, and for one that no calendar has."""
     try:
         return EPOCH + datetime.timedelta(milliseconds=millis) if millis != -1 else None
     except OverflowError:

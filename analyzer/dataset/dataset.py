@@ -191,7 +191,7 @@ class Writer:
             raise
 
     def _look(self) -> None:
-        """What is at `path`. Raises DatasetError where it must not be replaced."""
+        """Look at what is at `path`. Raises DatasetError if it must not be replaced."""
         if not self.path.exists():
             return
         if (self.path / MANIFEST).exists():
@@ -209,7 +209,7 @@ class Writer:
                 )
 
     def _old_files(self) -> dict[str, Any]:
-        """What an older dataset lists, whatever its format: it is going to be replaced."""
+        """List the files of an older dataset, whatever its format: it is going to be replaced."""
         with contextlib.suppress(OSError, ValueError, RecursionError):
             manifest = json.loads((self.path / MANIFEST).read_bytes())
             if isinstance(manifest, dict) and isinstance(manifest.get("files"), list):
@@ -241,7 +241,7 @@ class Writer:
 
     @property
     def run(self) -> str:
-        """What tells this run's files from those of others: parts to be adopted begin their label with it."""
+        """Name of this run: unlike any other's; labels of files to be adopted begin with it."""
         return self._run
 
     def write(self, name: str, rows: LazyTable) -> None:
@@ -261,10 +261,10 @@ class Writer:
         self._settled += 1
         again = str(self._settled) if self._settled > 1 else ""
         self._parts = Parts(self._folder, f"{self._run}-after{again}", self._writers)
-        found: dict[str, list[Path]] = {}
+        paths_of: dict[str, list[Path]] = {}
         for entry in self._adopted:
-            found.setdefault(entry["table"], []).append(self._folder / entry["path"])
-        return found
+            paths_of.setdefault(entry["table"], []).append(self._folder / entry["path"])
+        return paths_of
 
     def adopt(self, files: Sequence[dict[str, Any]]) -> None:
         """List files that others wrote to `folder`: what their `Parts.close` gave. Raises DatasetError where one is not
@@ -297,21 +297,21 @@ class Writer:
         assert self._old is not None
         replaced = frozenset(names)
         try:
-            kept = [entry for entry in self._old["files"] if entry["table"] not in replaced]
+            entries = [entry for entry in self._old["files"] if entry["table"] not in replaced]
             beside = [path.name for path in self.path.glob("*.snapshot")]
-            self._publish({**self._old, **changes}, [*kept, *self._parts.close()], beside)
+            self._publish({**self._old, **changes}, [*entries, *self._parts.close()], beside)
         except OSError as failure:
             raise self._failed(failure) from None
 
     def advance(
-        self, manifest: dict[str, Any], kept: Callable[[dict[str, Any]], bool], beside: Mapping[str, bytes | None]
+        self, manifest: dict[str, Any], keeps: Callable[[dict[str, Any]], bool], beside: Mapping[str, bytes | None]
     ) -> None:
         """In the dataset that is there (`append`) or is to be: add what was written, let go of the files whose entries
         are not `kept`, and have this manifest in place of its own. `beside`: what stands beside the tables from then
         on, by name (*.snapshot): its content, or None where it is there already. Raises DatasetError."""
         assert self._append
         try:
-            old = [entry for entry in (self._old or {"files": []})["files"] if kept(entry)]
+            old = [entry for entry in (self._old or {"files": []})["files"] if keeps(entry)]
             files = [*old, *self._adopted, *self._parts.close()]
             for name, content in beside.items():
                 if content is None:

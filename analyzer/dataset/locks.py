@@ -84,7 +84,7 @@ class WriteLock:
     def __init__(self, dataset: Path, wait: bool = False) -> None:
         self._path = hidden(dataset, "lock")
         self._descriptor: int | None = None
-        told = False
+        announced = False
         while self._descriptor is None:
             flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
             descriptor = os.open(self._path, flags, 0o600)
@@ -95,8 +95,8 @@ class WriteLock:
                         raise DatasetLockedError(
                             f"{dataset}: {who} is writing it", "wait for that, or let --wait do so"
                         )
-                    if not told:
-                        told = True
+                    if not announced:
+                        announced = True
                         sys.stderr.write(f"kwire: {who} is writing {str(dataset)!a}: waiting\n")
                     _locked(descriptor, _IN_TURN)
                 # Who had it may have taken the file away: then it is nobody's any more, and no lock.
@@ -130,7 +130,7 @@ def _host() -> str:
 
 
 def _holder(descriptor: int) -> str:
-    """Who has a lock, as its file says."""
+    """Read from its file which process holds a lock."""
     until = time.monotonic() + HOLDER_SECONDS
     while True:
         match = _HOLDER.fullmatch(os.pread(descriptor, 200, 0))

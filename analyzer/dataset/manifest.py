@@ -1,4 +1,4 @@
-"""What a dataset says of itself: `_kwire.json`, read as the input that it is.
+"""Manifest of a dataset, `_kwire.json`: checked as untrusted input.
 
 In: a folder. Out: its manifest, whose parts are there and name no files but those of its own tables. Rule: what a
 manifest must have is said here and nowhere else.
@@ -79,8 +79,8 @@ def _is_file(entry: Any) -> bool:
     if not (_is_count(entry.get("rows")) and _is_count(entry.get("size"))):
         return False
     folder, _, file = entry["path"].partition("/")
-    mine = folder in tables.TABLES and entry.get("table") == folder
-    return mine and "/" not in file and "\0" not in file and file.endswith(".parquet")
+    matches = folder in tables.TABLES and entry.get("table") == folder
+    return matches and "/" not in file and "\0" not in file and file.endswith(".parquet")
 
 
 def _is_capture(entry: Any) -> bool:
@@ -94,23 +94,23 @@ def _is_capture(entry: Any) -> bool:
         and all(isinstance(link, str) for link in entry.get("link_types", []))
         and isinstance(entry.get("meaning", False), bool)
         and isinstance(entry.get("attempts", []), list)
-        and all(_is_attempt(one) for one in entry.get("attempts", []))
+        and all(_is_attempt(attempt) for attempt in entry.get("attempts", []))
         and isinstance(entry.get("packets", {}), dict)
         and all(count is None or _is_count(count) for count in entry.get("packets", {}).values())
     )
 
 
-def _is_attempt(one: Any) -> bool:
+def _is_attempt(attempt: Any) -> bool:
     """Of a capture point: connections of a client to an end point that never were."""
     return (
-        isinstance(one, dict)
-        and all(isinstance(one.get(name), str) for name in ("client", "server", "first_time", "last_time"))
-        and all(_is_count(one.get(name)) for name in ("refused", "unanswered", "most_in_a_minute"))
+        isinstance(attempt, dict)
+        and all(isinstance(attempt.get(name), str) for name in ("client", "server", "first_time", "last_time"))
+        and all(_is_count(attempt.get(name)) for name in ("refused", "unanswered", "most_in_a_minute"))
     )
 
 
-def _is_texts(one: Any) -> bool:
-    return isinstance(one, dict) and all(isinstance(value, str) for value in one.values())
+def _is_texts(values: Any) -> bool:
+    return isinstance(values, dict) and all(isinstance(value, str) for value in values.values())
 
 
 def _is_unrecognised(part: dict[str, Any]) -> bool:

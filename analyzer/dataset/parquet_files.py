@@ -12,7 +12,7 @@ import contextlib
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -77,8 +77,14 @@ LazyTable: TypeAlias = "pa.Table | Callable[[], pa.Table]"
 
 
 def as_table(rows: LazyTable) -> pa.Table:
-    """The table, made now where it is not yet."""
+    """Return the table; make it now if it is not there yet."""
     return rows() if callable(rows) else rows
+
+
+def tables_of(rows: Iterable[tuple[str, LazyTable]]) -> Iterator[tuple[str, pa.Table]]:
+    """Make the tables of (name of a table, rows)."""
+    for name, lazy in rows:
+        yield name, as_table(lazy)
 
 
 @dataclass(slots=True)
@@ -88,7 +94,7 @@ class _Rows:
     rows: LazyTable
     making: Future[pa.Table] | None = None
 
-    def made(self) -> pa.Table:
+    def table(self) -> pa.Table:
         """The table. Nobody waits for a thread that has not begun."""
         return as_table(self.rows) if self.making is None or self.making.cancel() else self.making.result()
 
@@ -164,7 +170,7 @@ class Parts:
                 rows = file.waiting.popleft()
             try:
                 if self._failure is None:
-                    file.store(rows.made())
+                    file.store(rows.table())
             except BaseException as failure:
                 self._failure = self._failure or failure
             finally:
@@ -248,6 +254,6 @@ def _options(name: str) -> dict[str, Any]:
 
 
 def sync(file: Path) -> None:
-    """What was written to a file is on the disk."""
+    """Force what was written to a file onto the disk."""
     with open(file, "rb") as handle:
         os.fsync(handle.fileno())

@@ -1,6 +1,6 @@
-"""What a column of a table is, and the columns and types that several tables share.
+"""Columns of tables: their class, and those that several tables share.
 
-Out: `Column`s for `tables` and `meaning_tables`, which are the contract.
+Out: `Column`s for `tables` and `analysis_tables`, which are the contract.
 """
 
 from __future__ import annotations

@@ -67,8 +67,8 @@ class DatasetRing:
 
     def _there(self) -> list[tuple[int, str]]:
         with contextlib.suppress(OSError):
-            found = ((self._names.fullmatch(name), name) for name in os.listdir(self._folder))
-            return sorted((int(match[1]), name) for match, name in found if match)
+            matches = ((self._names.fullmatch(name), name) for name in os.listdir(self._folder))
+            return sorted((int(match[1]), name) for match, name in matches if match)
         return []
 
     def next(self, now: float) -> str:
@@ -158,13 +158,13 @@ def _print_rotation(place: _RotationOutput, result: Dataset, as_json: bool) -> N
         say(f"note: {place.name}: {note}")
     (capture,) = result.captures
     lost = capture["packets"]["dropped_by_capture"] or 0
-    said: dict[str, Any] = {"dataset": place.out, "capture": place.name, **result.summary}
+    summary: dict[str, Any] = {"dataset": place.out, "capture": place.name, **result.summary}
     if as_json:
-        sys.stdout.write(json.dumps(said) + "\n")
+        sys.stdout.write(json.dumps(summary) + "\n")
     else:
-        found = sum(count for severity, count in said.get("findings", {}).items() if severity != "worst")
+        findings = sum(count for severity, count in summary.get("findings", {}).items() if severity != "worst")
         sys.stdout.write(
-            f"{place.name}: {capture['packets']['packets']:,} packets, {said['exchanges']:,} exchanges, {lost:,} lost, "
-            f"{found:,} findings\n"
+            f"{place.name}: {capture['packets']['packets']:,} packets, {summary['exchanges']:,} exchanges, "
+            f"{lost:,} lost, {findings:,} findings\n"
         )
     sys.stdout.flush()

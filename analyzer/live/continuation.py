@@ -18,7 +18,7 @@ never forgotten one by one: beyond `MOST_NAMES` a stretch ends as a capture does
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO, Final, cast
 
 import numpy as np
@@ -32,11 +32,14 @@ from analyzer.bulk.rows import Window
 from analyzer.checkpoints.checkpoint import copied
 from analyzer.dataset import tables
 from analyzer.dataset.dataset import Dataset, Writer
-from analyzer.dataset.parquet_files import ENOUGH_ROWS
 from analyzer.frame import arrow
 from analyzer.live.rotations import Rotations
 from analyzer.live.watch_session import MOST_NAMES
-from analyzer.pipeline.points import AnalysisOptions, CarryOver, PointResult, PointTables, check_names, joined, manifest
+from analyzer.pipeline.analysis_options import AnalysisOptions
+from analyzer.pipeline.drive import EachWindow, Sink, drive
+from analyzer.pipeline.point_result import PointResult, joined, manifest
+from analyzer.pipeline.point_tables import CarryOver, PointTables, Rows
+from analyzer.pipeline.points import check_names
 from analyzer.pipeline.read_options import ReadOptions
 from captures.files import CapturePoint, FileInfo
 from captures.kernels import NULL
@@ -70,11 +73,31 @@ _AMOUNTS: Final = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _ReaderStats:
-    """What a reader says of the stretch that it read last."""
+    """Counts and notes of a reader."""
 
     files: list[FileInfo]
     counts: dict[str, Any]
     notes: list[str]
+
+
+class _RotationSink(Sink[Rows]):
+    """Makes tables of windows. `count`: leaves what belongs to this rotation in what ended in a window."""
+
+    def __init__(self, tables: PointTables, count: Callable[[Window], Window]) -> None:
+        self._tables, self._count = tables, count
+
+    @property
+    def settled(self) -> bool:  # type: ignore[override]
+        """See `Sink`."""
+        return self._tables.settled
+
+    def take(self, window: Window) -> Iterable[Rows]:
+        """Take a window, and return rows that are known for good."""
+        return self._tables.take(self._count(window))
+
+    def named(self) -> Iterable[np.ndarray]:
+        """See `Sink`."""
+        return self._tables.named()
 
 
 class Continuation:
@@ -98,7 +121,7 @@ class Continuation:
         engine, self._engine = self._engine, None
         if engine is None:
             return None
-        windows = [self._of_stretch(window) for window in engine.windows(over=True)]
+        windows = list(drive(engine, [EachWindow(self._of_stretch)]))
         if not any(len(window.every) for window in windows):
             return None
         engine.merging.names.capture = name
@@ -119,52 +142,45 @@ class Continuation:
         with Writer(out, append, wait, self._settings.threads) as writer:
             check_names([CapturePoint(name, ("-",))], writer)
             engine, left = work
-            made = PointTables(engine.merging.names, self._choice, self._settings.threads, before=self._known)
+            sink = PointTables(engine.merging.names, self._choice, self._settings.threads, before=self._known)
             before = _reader_stats(engine)
             if left is None:
-                self._read(engine, made, writer)
-            for window in self._ending(engine, made) if left is None else left:
-                made.take(window)
-                _write(writer, made.tables())
-            result = joined([self._finished(engine, made, writer, name, before)])
+                _write(writer, drive(engine, [_RotationSink(sink, self._of_stretch)], over=False))
+                _write(writer, sink.flush())
+            for window in self._ending(engine, sink) if left is None else left:
+                _write(writer, sink.take(window))
+            result = joined([self._finished(engine, sink, writer, name, before)])
             writer.write("findings", findings_of(result, writer.settle()))
             writer.commit(manifest(result))
         return result
 
-    def _read(self, engine: Engine, made: PointTables, writer: Writer) -> None:
-        for window in engine.windows(over=False):
-            made.take(self._of_stretch(window))
-            _write(writer, made.tables())
-            if made.rows >= ENOUGH_ROWS:
-                _write(writer, made.later())
-        _write(writer, made.later())
-
-    def _ending(self, engine: Engine, made: PointTables) -> Iterator[Window]:
-        """What is true where the stretch ends: of connections that are open, or, where nothing follows, of all."""
+    def _ending(self, engine: Engine, sink: PointTables) -> Iterator[Window]:
+        """Return the windows of the end of a rotation: of connections that are open, or of all if nothing follows."""
         names = engine.merging.names
         if self._stretches.over or len(names.strings) + len(names.lists) > MOST_NAMES:
             self._engine = None
-            for window in engine.windows(over=True):
-                yield self._of_stretch(window)
+            yield from drive(engine, [EachWindow(self._of_stretch)])
             return
         copy, latency = (
             Engine(CapturePoint(names.capture, ()), dataclasses.replace(self._settings, keylogs=())),
             Latency(),
         )
-        copied([engine, made.latency], [copy, latency])
+        copied([engine, sink.latency], [copy, latency])
         copy.take_up()
-        windows = list(copy.windows(over=True))
-        self._known = made.known(_first_asked(windows))
-        made.latency.sessions.onward()
-        made.latency = latency
+        windows = list(drive(copy, [EachWindow()]))
+        self._known = sink.carry_over(_first_asked(windows))
+        sink.latency.sessions.onward()
+        sink.latency = latency
         counted = self._counted
         self._counted = {}
         for window in windows:
             yield self._of_stretch(window.facts_alone(), counted)
 
     def _of_stretch(self, window: Window, open_ones: dict[int, dict[str, int]] | None = None) -> Window:
-        """What ended in this stretch counted as far as it is of this stretch. `open_ones`: what was counted before of
-        connections that go on, and are remembered with what they have now; those without a packet are left out."""
+        """Leave in the counts of connections what belongs to this rotation.
+
+        `open_ones`: counts of earlier rotations of connections that go on; they are remembered with their present
+        counts, and connections without a packet are left out."""
         those = window.connections
         counted = self._counted if open_ones is None else open_ones
         if not len(those) or (not counted and open_ones is None):
@@ -178,40 +194,37 @@ class Continuation:
             # What was no Kafka at the border and is now, a handshake of TLS for one, counts here as a whole.
             if before is not None and before["is_kafka"] == those["is_kafka"][row]:
                 _subtract(columns, row, before)
-        kept = np.arange(len(those))
+        rows = np.arange(len(those))
         if open_ones is not None:
-            kept = np.flatnonzero(columns["client_packets"] + columns["broker_packets"] > 0)
+            rows = np.flatnonzero(columns["client_packets"] + columns["broker_packets"] > 0)
         else:
             for which in born:
                 counted.pop(which, None)
-        mine = dataclasses.replace(those, columns=columns).take(kept)
-        return dataclasses.replace(window, connections=mine, _over=window.over)
+        connections = dataclasses.replace(those, columns=columns).take(rows)
+        return dataclasses.replace(window, connections=connections, _over=window.over)
 
     def _finished(
-        self, engine: Engine, made: PointTables, writer: Writer, name: str, before: _ReaderStats
+        self, engine: Engine, sink: PointTables, writer: Writer, name: str, before: _ReaderStats
     ) -> PointResult:
-        _write(writer, made.later())
-        if self._engine is None:
-            _write(writer, made.rest())
-        else:
-            _write(writer, made.opened())
-        _write(writer, made.meant())
-        told = _since(_reader_stats(engine), before)
-        first = min((info.first_ns for info in told.files if info.first_ns is not None), default=0)
-        attempts = [one for one in engine.attempts() if one.last_ns >= first]
-        return made.finish(CapturePoint(name, ("-",)), told, attempts)
+        _write(writer, sink.flush())
+        _write(writer, sink.remaining_records() if self._engine is None else sink.flush_records())
+        _write(writer, sink.analysis_rows())
+        stats = _since(_reader_stats(engine), before)
+        first = min((info.first_ns for info in stats.files if info.first_ns is not None), default=0)
+        attempts = [attempt for attempt in engine.attempts() if attempt.last_ns >= first]
+        return sink.result(CapturePoint(name, ("-",)), stats, attempts)
 
 
 def _first_asked(windows: Iterable[Window]) -> int:
     """The first packet of the first request about transactions, of those that are open where a stretch ends."""
-    found = []
+    packets = []
     for every in (window.every for window in windows):
         about = arrow.among(every.column("api_key"), ABOUT) | (every.column("transactional_id") != NULL)
-        found += every.column("packet_index")[about].tolist()
-    return min(found, default=NEVER)
+        packets += every.column("packet_index")[about].tolist()
+    return min(packets, default=NEVER)
 
 
-def _write(writer: Writer, rows: Iterator[tuple[str, Any]]) -> None:
+def _write(writer: Writer, rows: Iterable[tuple[str, Any]]) -> None:
     for name, table in rows:
         writer.write(name, table)
 
@@ -228,14 +241,14 @@ def _subtract(columns: dict[str, np.ndarray], row: int, before: dict[str, int]) 
         columns[name][row] -= less
         for other in _CLASSES:
             if less < 0 and other != name and columns[other][row] > 0:
-                taken = min(-less, int(columns[other][row]))
-                columns[other][row] -= taken
-                less += taken
+                part = min(-less, int(columns[other][row]))
+                columns[other][row] -= part
+                less += part
     columns["opaque_bytes"][row] = sum(int(columns[name][row]) for name in _OPAQUE)
 
 
 def _reader_stats(engine: Engine) -> _ReaderStats:
-    """What the reader says so far."""
+    """Return the reader's counts and notes so far."""
     reader = engine.reader
     return _ReaderStats(list(reader.files), reader.counts, list(reader.notes))
 

@@ -10,7 +10,7 @@ lists.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -21,9 +21,11 @@ from analyzer.bulk.engine import Engine
 from analyzer.bulk.rows import Window
 from analyzer.dataset import tables
 from analyzer.dataset.dataset import concatenated
+from analyzer.dataset.parquet_files import tables_of
 from analyzer.findings import evaluate
 from analyzer.frame.parquet import RowGroups
-from analyzer.pipeline.points import AnalysisOptions, PointTables
+from analyzer.pipeline.analysis_options import AnalysisOptions
+from analyzer.pipeline.point_tables import PointTables, Rows
 from captures.files import CapturePoint
 from captures.kernels import NULL
 
@@ -60,7 +62,7 @@ class EvaluationWindows:
 
     def _begin(self) -> None:
         names = self._engine.merging.names
-        self._made = PointTables(names, AnalysisOptions.of(records="none"), topics=self._topics)
+        self._sink = PointTables(names, AnalysisOptions.of(records="none"), topics=self._topics, enough_rows=0)
         self._parts: dict[str, list[pa.Table]] = {name: [] for name in tables.TABLES}
         self._rows = 0
         self._since: int | None = None
@@ -80,9 +82,7 @@ class EvaluationWindows:
             self._since = int(np.min(when))
         if self._rows < MOST_ROWS:
             self._rows += len(window.every)
-            self._made.take(window)
-            self._keep(self._made.tables())
-            self._keep(self._made.flush())  # releases names
+            self._keep(self._sink.take(window))  # releases names
         else:
             self.left_out += len(window.every)
             self._topics.take(window)
@@ -90,37 +90,37 @@ class EvaluationWindows:
         if until is not None and self._since is not None and until - self._since >= SECONDS * _SECOND_NS:
             yield from self.end()
 
-    def _keep(self, made: Iterator[tuple[str, pa.Table]]) -> None:
-        for name, table in made:
+    def _keep(self, rows: Iterable[Rows]) -> None:
+        for name, table in tables_of(rows):
             if len(table):
                 self._parts[name].append(table)
 
     def rows(self) -> dict[str, bytes]:
         """The rows of this lap so far."""
-        kept = {}
+        streams = {}
         for name, parts in self._parts.items():
             if parts:
                 into = pa.BufferOutputStream()
                 table = concatenated(name, parts)
                 with pa.ipc.new_stream(into, table.schema) as writer:
                     writer.write_table(table)
-                kept[name] = into.getvalue().to_pybytes()
-        return kept
+                streams[name] = into.getvalue().to_pybytes()
+        return streams
 
-    def take_rows(self, kept: Mapping[str, bytes]) -> None:
-        """What `rows` gave: this lap has them."""
-        for name, data in kept.items():
+    def take_rows(self, streams: Mapping[str, bytes]) -> None:
+        """Take the rows that `rows` of another process gave into this window."""
+        for name, data in streams.items():
             self._parts[name] = [pa.ipc.open_stream(data).read_all()]
 
     def end(self) -> Iterator[dict[str, Any]]:
         """A lap is over: what it shows that was not told before."""
-        made, rows, since = self._made, self._rows, self._since
+        sink, rows, since = self._sink, self._rows, self._since
         if not rows:
             return
-        self._keep(made.rest())
-        self._keep(made.meant())
+        self._keep(sink.remaining_records())
+        self._keep(sink.analysis_rows())
         # Connections that never were are counted at the end of a capture: packets are being read meanwhile.
-        read = made.finish(self._point, self._engine.reader, ())
+        read = sink.result(self._point, self._engine.reader, ())
         parts = {name: concatenated(name, some) for name, some in self._parts.items()}
         self._begin()
         for capture, finding in evaluate.judged(RowGroups(parts, [read.capture])):

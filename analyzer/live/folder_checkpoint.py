@@ -94,8 +94,8 @@ class FolderCheckpoint:
             self._folder.mkdir(mode=0o700, exist_ok=True)
             _tidy(self._folder)
             if anew:
-                for kept in (_PROGRESS, _SNAPSHOT):
-                    (self._folder / kept).unlink(missing_ok=True)
+                for file_name in (_PROGRESS, _SNAPSHOT):
+                    (self._folder / file_name).unlink(missing_ok=True)
             self._read(folder)
         except BaseException:
             self.close()
@@ -104,7 +104,7 @@ class FolderCheckpoint:
     def _read(self, folder: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             try:
-                self._taken(json.loads(content_of(self._folder / _PROGRESS)))
+                self._load_progress(json.loads(content_of(self._folder / _PROGRESS)))
             except (ValueError, TypeError, KeyError, AttributeError):
                 raise CheckpointError(f"{folder}: what the watch before it told is damaged", _ANEW) from None
         with contextlib.suppress(FileNotFoundError):
@@ -116,12 +116,12 @@ class FolderCheckpoint:
             if self.before["about"] != self._about:  # its name has all that matters
                 raise CheckpointError(f"{folder}: the watch before it was another", _ANEW)
 
-    def _taken(self, said: Mapping[str, Any]) -> None:
-        self.second = int(said["second"])
-        self.end = None if said["end"] is None else (int(said["end"][0]), int(said["end"][1]))
-        self.findings = {(code, *((a, b) for a, b in pairs)): int(since) for code, pairs, since in said["findings"]}
-        self._pending = str(said["pending"]).encode()
-        self._out = None if said["out"] is None else OutputPosition(*map(int, said["out"]))
+    def _load_progress(self, progress: Mapping[str, Any]) -> None:
+        self.second = int(progress["second"])
+        self.end = None if progress["end"] is None else (int(progress["end"][0]), int(progress["end"][1]))
+        self.findings = {(code, *((a, b) for a, b in pairs)): int(since) for code, pairs, since in progress["findings"]}
+        self._pending = str(progress["pending"]).encode()
+        self._out = None if progress["out"] is None else OutputPosition(*map(int, progress["out"]))
 
     @property
     def known(self) -> bool:
@@ -134,7 +134,7 @@ class FolderCheckpoint:
 
     # -- what is known -------------------------------------------------------------------------------------------------
     def store(self, shards: int, objects: list[Any]) -> None:
-        """What these hold is what is known from here on. Raises CheckpointError."""
+        """Store the state of some objects, for the session that goes on from here. Raises CheckpointError."""
         self._write(_SNAPSHOT, packed_checkpoint(self._name, {**self._about, "shards": shards}, objects, watch=True))
 
     def _write(self, name: str, content: bytes) -> None:
@@ -183,34 +183,34 @@ class FolderCheckpoint:
             self._say()
 
     def _say(self) -> None:
-        said = {
+        progress = {
             "second": self.second,
             "end": self.end,
             "findings": [[who[0], list(who[1:]), since] for who, since in self.findings.items()],
             "pending": self._pending.decode(),
             "out": self._out,
         }
-        self._write(_PROGRESS, json.dumps(said).encode())
+        self._write(_PROGRESS, json.dumps(progress).encode())
 
 
 def _checkpoint_folder(folder: str, about: Mapping[str, Any]) -> Path:
     """Where the place of a folder watched in one way is kept. One that was made anew under its old name is another."""
     whole = os.path.realpath(folder)
     way = {name: value for name, value in about.items() if name != "shards"}
-    said = json.dumps([whole, os.stat(whole).st_ino, way], sort_keys=True)
-    return cache_root() / "data" / "watched" / hashlib.sha256(said.encode()).hexdigest()[:32]
+    identity = json.dumps([whole, os.stat(whole).st_ino, way], sort_keys=True)
+    return cache_root() / "data" / "watched" / hashlib.sha256(identity.encode()).hexdigest()[:32]
 
 
-def _tidy(mine: Path) -> None:
+def _tidy(current: Path) -> None:
     """Take away what nobody came back to."""
     oldest = time.time() - FORGOTTEN_SECONDS
-    for place in mine.parent.iterdir():
+    for place in current.parent.iterdir():
         with contextlib.suppress(OSError):
-            kept = [place / _SNAPSHOT, place / _PROGRESS]
-            times = [one.stat().st_mtime for one in kept if one.exists()]
-            if place != mine and place.is_dir() and times and max(times) < oldest:
-                for one in kept:
-                    one.unlink(missing_ok=True)
+            files = [place / _SNAPSHOT, place / _PROGRESS]
+            times = [file.stat().st_mtime for file in files if file.exists()]
+            if place != current and place.is_dir() and times and max(times) < oldest:
+                for file in files:
+                    file.unlink(missing_ok=True)
                 place.rmdir()
 
 

@@ -60,8 +60,8 @@ _SNAPSHOT: Final = re.compile(r"follow-[0-9a-f]{8}\.snapshot", re.ASCII)
 
 
 class _Progress(NamedTuple):
-    """What the dataset says of where this got: `step`, which tells each from all others; the files whose rows are in it
-    for good; the snapshot, and the name of its file; how many exchanges there were when findings were judged."""
+    """Progress as the dataset says it: `step`, unique for each step; the files whose rows are in it for good; the
+    checkpoint, and the name of its file; how many exchanges there were when findings were evaluated."""
 
     step: str
     read: tuple[Known, ...]
@@ -98,17 +98,17 @@ class FolderAnalysis:
 
     # -- what is there -------------------------------------------------------------------------------------------------
     def _stored(self, writer: Writer) -> _Progress:
-        """What the dataset knows. Raises DatasetError where --follow did not write it."""
+        """Read the dataset's progress. Raises DatasetError if --follow did not write it."""
         if writer.old is None:
             return _NOTHING
-        said = writer.old.get("follow")
+        progress = writer.old.get("follow")
         another = DatasetError(f"{self._out}: a dataset that --follow did not write", "name another folder")
-        if not isinstance(said, dict):
+        if not isinstance(progress, dict):
             raise another
         try:
-            read = tuple(Known(int(at), int(inode), int(ns), str(name)) for at, inode, ns, name in said["read"])
-            name = said["snapshot"]
-            step, count = str(said["step"]), int(said["judged"])
+            read = tuple(Known(int(at), int(inode), int(ns), str(name)) for at, inode, ns, name in progress["read"])
+            name = progress["snapshot"]
+            step, count = str(progress["step"]), int(progress["judged"])
         except (KeyError, TypeError, ValueError, IndexError, OverflowError):
             raise another from None
         if name is None:
@@ -131,12 +131,12 @@ class FolderAnalysis:
         """There are whole files that are not in the dataset."""
         return len(self._fresh()) > 1
 
-    def _path(self, one: CaptureFile) -> str:
-        return os.path.join(self._folder, one.name)
+    def _path(self, file: CaptureFile) -> str:
+        return os.path.join(self._folder, file.name)
 
-    def _size(self, one: CaptureFile) -> int:
+    def _size(self, file: CaptureFile) -> int:
         try:
-            return os.stat(self._path(one)).st_size
+            return os.stat(self._path(file)).st_size
         except OSError:
             return -1
 
@@ -146,16 +146,16 @@ class FolderAnalysis:
         follows, so the findings are judged too."""
         fresh = self._fresh()
         whole = fresh[:-1]
-        seen = (self._known.step, *((one, self._size(one)) for one in fresh[-1:]))
+        seen = (self._known.step, *((file, self._size(file)) for file in fresh[-1:]))
         waits = not last and not whole and (seen == self._seen or monotonic() - self._looked < FRESH_SECONDS)
         if (not fresh and (not last or self._known is _NOTHING)) or waits:
             return False
-        taken = self._portion(whole)
-        newest = fresh[-1:] if len(taken) == len(whole) else []
+        portion = self._portion(whole)
+        newest = fresh[-1:] if len(portion) == len(whole) else []
         try:
-            self._advance(taken, newest, last)
+            self._advance(portion, newest, last)
         except CaptureError:
-            if all(self._size(one) >= 0 for one in [*taken, *newest]):
+            if all(self._size(file) >= 0 for file in [*portion, *newest]):
                 raise
             return True  # one of them is gone: what is there now is seen next time
         self._seen = (self._known.step, *seen[1:])
@@ -164,22 +164,22 @@ class FolderAnalysis:
 
     def _portion(self, whole: Sequence[CaptureFile]) -> list[CaptureFile]:
         """As many files as a step takes."""
-        taken: list[CaptureFile] = []
+        portion: list[CaptureFile] = []
         size = 0
-        for one in whole:
-            size += self._size(one)
-            if taken and size > STEP_BYTES:
+        for file in whole:
+            size += self._size(file)
+            if portion and size > STEP_BYTES:
                 break
-            taken.append(one)
-        return taken
+            portion.append(file)
+        return portion
 
-    def _advance(self, taken: Sequence[CaptureFile], newest: Sequence[CaptureFile], last: bool) -> None:
+    def _advance(self, portion: Sequence[CaptureFile], newest: Sequence[CaptureFile], last: bool) -> None:
         with self._writer() as writer:
             if _step(writer.old) != self._known.step:
                 raise DatasetError(f"{self._out}: another process has changed it", "let one of them follow")
             before = writer.old
             settled = _settled(before)
-            known = self._take(writer, taken)
+            known = self._take(writer, portion)
             writer.settle(settled=True)
             result = joined([self._for_now(writer, known, newest)])
             parts: dict[str, list[Path]] = {}
@@ -194,27 +194,27 @@ class FolderAnalysis:
                 known = known._replace(judged=count)
             else:
                 settled = [*settled, *_findings(before)]
-            kept = {entry["path"] for entry in settled}
+            settled_paths = {entry["path"] for entry in settled}
             beside: dict[str, bytes | None] = {}
             if known.snapshot_name is not None:
                 fresh = known.snapshot_name != self._known.snapshot_name
                 beside[known.snapshot_name] = known.snapshot if fresh else None
-            said = {**manifest(result), "follow": _progress_entry(known)}
-            writer.advance(said, lambda entry: entry["path"] in kept, beside)
+            content = {**manifest(result), "follow": _progress_entry(known)}
+            writer.advance(content, lambda entry: entry["path"] in settled_paths, beside)
         self._known, self.result = known, result
 
-    def _take(self, writer: Writer, taken: Sequence[CaptureFile]) -> _Progress:
+    def _take(self, writer: Writer, portion: Sequence[CaptureFile]) -> _Progress:
         """Whole files: their rows are written, and what is known then."""
         known = self._known._replace(step=secrets.token_hex(4))
         read = still_there(self._follower.captures(), known.read)
-        if not taken:
+        if not portion:
             return known._replace(read=tuple(read))
         course = self._course(known.snapshot)
-        for name, rows in course.read(CapturePoint(self._name, tuple(map(self._path, taken)))):
+        for name, rows in course.read(CapturePoint(self._name, tuple(map(self._path, portion)))):
             if len(rows):
                 writer.write(name, rows)
         self._secrets = course.secrets
-        read += map(as_read, taken)
+        read += map(as_read, portion)
         snapshot = course.snapshot()
         del course
         if len(snapshot) > _LARGE:
@@ -242,8 +242,8 @@ def _write(writer: Writer, rows: Iterator[tuple[str, pa.Table]]) -> None:
 
 
 def _step(before: dict[str, Any] | None) -> str:
-    said = (before or {}).get("follow")
-    return str(said.get("step")) if isinstance(said, dict) else ""
+    progress = (before or {}).get("follow")
+    return str(progress.get("step")) if isinstance(progress, dict) else ""
 
 
 def _settled(before: dict[str, Any] | None) -> list[dict[str, Any]]:
@@ -258,7 +258,7 @@ def _progress_entry(known: _Progress) -> dict[str, Any]:
     """For `_kwire.json`."""
     return {
         "step": known.step,
-        "read": [list(one) for one in known.read],
+        "read": [list(known_file) for known_file in known.read],
         "snapshot": known.snapshot_name,
         "judged": known.judged,
     }

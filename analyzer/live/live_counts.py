@@ -1,4 +1,4 @@
-"""What happens now, in numbers: exchanges of the last seconds by API and broker, by client, and groups in rebalance.
+"""Count the last seconds: exchanges by API and broker, by client, and groups in rebalance.
 
 In: windows, measured. Out: a `Moment`. Rules: time is that of the packets; what is kept is bounded by `SECONDS` and by
 `MOST` of each kind, and what is more is counted among others; no Python object an exchange.
@@ -140,18 +140,18 @@ class Counts:
         failed = ((code != NULL) & (code != 0)) | (~answered & (rows.column("acks") != 0))
         latency, _ = latency_us(rows.columns)
         held = np.where(rows.column("hold_us") == NULL, 0, rows.column("hold_us"))
-        asked, answer = (np.where(rows.column(name) == NULL, 0, rows.column(name)) for name in _SIZES)
-        size = asked + answer
+        request_bytes, answer = (np.where(rows.column(name) == NULL, 0, rows.column(name)) for name in _SIZES)
+        size = request_bytes + answer
         brokers, where = np.unique(
             np.array([rows.names.ends[i][2:] for i in _used(rows)] or [(0, 0)]), axis=0, return_inverse=True
         )
         broker = where.reshape(-1)[np.searchsorted(_used(rows), rows.connection)]
-        told = [end_point(rows.names.strings[address], port) for address, port in brokers.tolist()]
+        names = [end_point(rows.names.strings[address], port) for address, port in brokers.tolist()]
         second = when // _SECOND_NS
         if self._telling:
             second = np.maximum(second, clock // _SECOND_NS - 1)  # those before are told
         for number in np.unique(second).tolist():
-            self._add(number, np.flatnonzero(second == number), rows, broker, told, failed, latency, held, size)
+            self._add(number, np.flatnonzero(second == number), rows, broker, names, failed, latency, held, size)
         self.time_ns = max(self.time_ns, int(when.max()))
         self.advance(self.time_ns)
 
@@ -161,7 +161,7 @@ class Counts:
         here: np.ndarray,
         rows: Exchanges,
         broker: np.ndarray,
-        told: list[str],
+        broker_names: list[str],
         failed: np.ndarray,
         latency: np.ndarray,
         held: np.ndarray,
@@ -170,28 +170,28 @@ class Counts:
         second = self._second(number)
         second.bytes += int(size[here].sum())
         api = rows.column("api_key")[here]
-        kind = np.where(api == NULL, -1, api) * len(told) + broker[here]
-        for one in np.unique(kind).tolist():
-            mine = here[kind == one]
-            key = (one // len(told), told[one % len(told)])
+        kind = np.where(api == NULL, -1, api) * len(broker_names) + broker[here]
+        for kind_number in np.unique(kind).tolist():
+            rows_of_kind = here[kind == kind_number]
+            key = (kind_number // len(broker_names), broker_names[kind_number % len(broker_names)])
             if key not in second.kinds and len(second.kinds) >= MOST:
                 key = (-1, OTHERS)
             tally = second.kinds.setdefault(key, Tally())
-            tally.count += len(mine)
-            tally.errors += int(failed[mine].sum())
-            timed = mine[latency[mine] != NULL]
+            tally.count += len(rows_of_kind)
+            tally.errors += int(failed[rows_of_kind].sum())
+            timed = rows_of_kind[latency[rows_of_kind] != NULL]
             tally.took += np.bincount(bucket(np.maximum(latency[timed] - held[timed], 0)), minlength=_BUCKETS)
-            kept = timed[held[timed] > 0]
-            tally.held += np.bincount(bucket(held[kept]), minlength=_BUCKETS)
+            held_rows = timed[held[timed] > 0]
+            tally.held += np.bincount(bucket(held[held_rows]), minlength=_BUCKETS)
         client = rows.column("client_id")[here]
         for number_of in np.unique(client).tolist():
-            mine = here[client == number_of]
+            rows_of_kind = here[client == number_of]
             name = rows.names.strings[number_of] if number_of != NULL else ""
             if name not in second.clients and len(second.clients) >= MOST:
                 name = OTHERS
             counted = second.clients.setdefault(name, [0, 0])
-            counted[0] += len(mine)
-            counted[1] += int(failed[mine].sum())
+            counted[0] += len(rows_of_kind)
+            counted[1] += int(failed[rows_of_kind].sum())
 
     def _second(self, number: int) -> Second:
         """The second that something of `number` counts in: its own, or, where that was told, the next."""
@@ -224,10 +224,10 @@ class Counts:
             if not self._seconds:
                 return
             self._told = self._seconds[0].number - 1
-        if until - self._told > _LONGEST_PAUSE and not any(one.number < until for one in self._seconds):
+        if until - self._told > _LONGEST_PAUSE and not any(second.number < until for second in self._seconds):
             self._told = until - 1
         while self._told + 1 < until:
-            following = next((one.number for one in self._seconds), until)
+            following = next((second.number for second in self._seconds), until)
             if following - self._told > _LONGEST_PAUSE:
                 self._told = min(following, until) - 1
                 continue
@@ -277,15 +277,15 @@ class Counts:
     # -- how it stands -------------------------------------------------------------------------------------------------
     def moment(self, number: int | None = None) -> Moment:
         """The last seconds, the one that is not over included; or one second that is kept, by its number."""
-        chosen = [one for one in self._seconds if number is None or one.number == number]
+        chosen = [entry for entry in self._seconds if number is None or entry.number == number]
         begun = self._seconds[0].number if self._seconds else 0
         length = 1.0 if number is not None else max(1.0, min(SECONDS, self.time_ns / 1e9 - begun))
         kinds: dict[Key, Tally] = {}
         clients: dict[str, list[int]] = {}
-        for one in chosen:
-            for key, tally in one.kinds.items():
+        for entry in chosen:
+            for key, tally in entry.kinds.items():
                 kinds.setdefault(key, Tally()).add(tally)
-            for name, (count, errors) in one.clients.items():
+            for name, (count, errors) in entry.clients.items():
                 counted = clients.setdefault(name, [0, 0])
                 counted[0] += count
                 counted[1] += errors
@@ -303,17 +303,17 @@ class Counts:
         ]
         busiest = sorted(
             ((name, count / length, errors / length) for name, (count, errors) in clients.items()),
-            key=lambda one: (-one[1], one[0]),
+            key=lambda entry: (-entry[1], entry[0]),
         )
         return Moment(
             self.time_ns if number is None else number * _SECOND_NS,
-            sum(one.count for one in kinds.values()) / length,
-            sum(one.errors for one in kinds.values()) / length,
-            sum(one.bytes for one in chosen) / length,
-            sorted(lines, key=lambda one: (-one.rate, one.api, one.broker)),
+            sum(entry.count for entry in kinds.values()) / length,
+            sum(entry.errors for entry in kinds.values()) / length,
+            sum(entry.bytes for entry in chosen) / length,
+            sorted(lines, key=lambda entry: (-entry.rate, entry.api, entry.broker)),
             busiest[:50],
             len(clients),
-            sorted(self._since.items(), key=lambda one: (one[1], one[0])),
+            sorted(self._since.items(), key=lambda entry: (entry[1], entry[0])),
         )
 
     @property

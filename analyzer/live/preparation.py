@@ -1,4 +1,4 @@
-"""What commands that capture do before the first packet comes: kernels compiled, said that they listen, how to read.
+"""Prepare a capture before its first packet: compile kernels, announce it, choose how to read.
 
 In: parsed options, a `Tap` that is open. Out: lines on stderr; how to read live. Rules: on a machine's first run
 kernels are compiled before, or the first minute would not be seen.

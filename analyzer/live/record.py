@@ -29,14 +29,14 @@ _CLEAR = "\r\x1b[K"
 
 def target(options: RecordOptions) -> Target:
     """Where to write. Raises UsageError for options that do nothing together."""
-    found = Target(options.out, options.rotate_bytes, options.rotate_seconds, options.keep)
-    if found.path == STDOUT and (found.rotate_bytes or found.rotate_seconds or found.keep):
+    result = Target(options.out, options.rotate_bytes, options.rotate_seconds, options.keep)
+    if result.path == STDOUT and (result.rotate_bytes or result.rotate_seconds or result.keep):
         raise UsageError("-o -: what goes to stdout does not rotate", "name a file or a folder")
-    if found.path == STDOUT and sys.stdout.isatty():
+    if result.path == STDOUT and sys.stdout.isatty():
         raise UsageError("-o -: stdout is a terminal", "kwire record ... -o - | kwire watch -, or name a file")
-    if found.keep and not found.row:
+    if result.keep and not result.row:
         raise UsageError("--keep goes with several files", "add --rotate-bytes or --rotate-seconds")
-    return found
+    return result
 
 
 def record(options: RecordOptions, tap: Tap) -> int:

@@ -34,10 +34,10 @@ _ROWS_OF_OTHERS = 14
 """Lines of the screen that are not the table's."""
 
 SORTS: dict[str, Callable[[Line], tuple[Any, ...]]] = {
-    "rate": lambda one: (-one.rate, one.api, one.broker),
-    "errors": lambda one: (-one.error_rate, -one.rate, one.api, one.broker),
-    "p99": lambda one: (-(one.p99_us or 0), one.api, one.broker),
-    "api": lambda one: (one.api, one.broker),
+    "rate": lambda line: (-line.rate, line.api, line.broker),
+    "errors": lambda line: (-line.error_rate, -line.rate, line.api, line.broker),
+    "p99": lambda line: (-(line.p99_us or 0), line.api, line.broker),
+    "api": lambda line: (line.api, line.broker),
 }
 HELP = "q quit  s sort  / filter  space freeze  up/down choose  enter look into it  esc back"
 _KEYS = {
@@ -95,7 +95,7 @@ def keyboard() -> Iterator[Keyboard | None]:
 
 
 class Screen:
-    """What is shown, and what keys changed of it."""
+    """State of the screen: what is shown, as keys changed it."""
 
     def __init__(
         self, session: WatchSession, name: str, lost: Callable[[], int], console: Console | None = None
@@ -282,9 +282,9 @@ def _parts(
 
 
 def _line(title: str, text: str, style: str = "") -> Text:
-    said = Text.assemble((printable(title) + ": ", "dim"), (printable(text), style))
-    said.no_wrap, said.overflow = True, "ellipsis"
-    return said
+    line = Text.assemble((printable(title) + ": ", "dim"), (printable(text), style))
+    line.no_wrap, line.overflow = True, "ellipsis"
+    return line
 
 
 def printed(now: Moment, findings: list[dict[str, Any]], name: str, lost: int) -> None:

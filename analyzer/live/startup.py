@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 def listening(options: LiveOptions) -> Tap:
     """The interface, opened; rights are given up. Raises CaptureError."""
     tap = opened(CaptureOptions(options.interface or "", options.bpf, options.snaplen or SNAPLEN, options.via))
-    said = interfaces.give_up_rights()
-    if said:
-        say(f"note: {said}")
+    notice = interfaces.give_up_rights()
+    if notice:
+        say(f"note: {notice}")
     return tap
 
 
@@ -84,8 +84,8 @@ def watch(options: WatchOptions) -> int:
         return with_kernels(options, "watch", "watch_interface")
     for name in ("bpf", "snaplen", "via", "spool"):
         if getattr(options, name) is not None:
-            said = "-f" if name == "bpf" else f"--{name}"
-            raise UsageError(f"{said} goes with -i", "it is about capturing; add -i IFACE")
+            option = "-f" if name == "bpf" else f"--{name}"
+            raise UsageError(f"{option} goes with -i", "it is about capturing; add -i IFACE")
     warm_up()
     from analyzer.live import watch as watching
 

@@ -21,12 +21,12 @@ _SIGNALS = ("SIGINT", *_FROM_OTHERS)
 def ended_by(stop: Callable[[], None], seconds: float | None = None) -> Iterator[None]:
     """Call `stop` (which may be called twice) at the first signal, and after so many seconds."""
 
-    def heard(number: int, frame: FrameType | None) -> None:
+    def on_signal(number: int, frame: FrameType | None) -> None:
         if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         stop()
 
-    before = _heard_by(_SIGNALS, heard)
+    before = _heard_by(_SIGNALS, on_signal)
     timer = threading.Timer(seconds, stop) if seconds is not None else None
     if timer is not None:
         timer.daemon = True
@@ -43,29 +43,29 @@ def ended_by(stop: Callable[[], None], seconds: float | None = None) -> Iterator
 def interrupted_by_others() -> Iterator[None]:
     """SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does. Only the first of them: whoever ends a service may
     send both, and what is then tidied up is not to be interrupted by the second."""
-    told = False
+    interrupted = False
 
-    def heard(number: int, frame: FrameType | None) -> None:
-        nonlocal told
-        if not told:
-            told = True
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        nonlocal interrupted
+        if not interrupted:
+            interrupted = True
             raise KeyboardInterrupt
 
-    before = _heard_by(_FROM_OTHERS, heard)
+    before = _heard_by(_FROM_OTHERS, on_signal)
     try:
         yield
     finally:
         _heard_as(before)
 
 
-def _heard_by(names: Iterable[str], heard: Callable[[int, FrameType | None], None]) -> dict[int, object]:
+def _heard_by(names: Iterable[str], handler: Callable[[int, FrameType | None], None]) -> dict[int, object]:
     """Let this function hear signals, those that are ignored (nohup) excepted; who heard them before."""
     before: dict[int, object] = {}
     if threading.current_thread() is threading.main_thread():
         for name in names:
             number = getattr(signal, name, None)
             if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
-                before[number] = signal.signal(number, heard)
+                before[number] = signal.signal(number, handler)
     return before
 
 

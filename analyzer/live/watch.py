@@ -43,8 +43,8 @@ _LATE_NS = 2 * 10**9
 
 @dataclass(slots=True)
 class Source:
-    """What is watched: its name, where packets come from, how many were lost, how it is ended. `live`: packets come as
-    they are captured, so their time is the clock's; `place`: where in a folder it goes on."""
+    """Source that is watched: its name, its packets, how many were lost, how to end it. `live`: packets come as they
+    are captured, so their time is the clock's; `place`: the checkpoint of a folder."""
 
     point: CapturePoint
     stdin: BinaryIO | Follower | None
@@ -182,8 +182,8 @@ def _once(session: WatchSession, source: Source, screen: bool, stop: threading.E
         printed(now, list(session.findings), source.point.name, lost)
         return
     _write(second_of(now, lost))
-    for found in session.findings:
-        _write(finding_of(found))
+    for finding in session.findings:
+        _write(finding_of(finding))
 
 
 def _lines(session: WatchSession, source: Source, stop: threading.Event) -> None:
@@ -201,29 +201,29 @@ def _lines(session: WatchSession, source: Source, stop: threading.Event) -> None
         with session.lock:
             if source.live and session.counts.time_ns:
                 session.counts.advance(time_ns() - _LATE_NS)
-            told, found = list(session.counts.told), list(session.fresh)
+            moments, findings = list(session.counts.told), list(session.fresh)
             session.counts.told.clear()
             session.fresh.clear()
             lost = _lost(session, source)
-            since = {finding_key(row): session.since(row) for row in found} if place is not None else {}
+            since = {finding_key(row): session.since(row) for row in findings} if place is not None else {}
             end = (session.exchanges, session.counts.until) if over and session.failure is None else None
         if place is None:
-            for line in _in_order(told, found, lost):
+            for line in _in_order(moments, findings, lost):
                 _write(line)
             continue
-        fresh = [moment for moment in told if moment.time_ns // 10**9 > place.second]
+        fresh = [moment for moment in moments if moment.time_ns // 10**9 > place.second]
         last = max([moment.time_ns // 10**9 for moment in fresh], default=-1)
-        place.tell([json_text(line) for line in _in_order(fresh, found, lost)], last, since, end)
+        place.tell([json_text(line) for line in _in_order(fresh, findings, lost)], last, since, end)
 
 
-def _in_order(told: Sequence[Moment], found: Sequence[dict[str, Any]], lost: int) -> Iterator[dict[str, Any]]:
-    """What lines say."""
-    yield from (second_of(moment, lost) for moment in told)
-    yield from map(finding_of, found)
+def _in_order(moments: Sequence[Moment], findings: Sequence[dict[str, Any]], lost: int) -> Iterator[dict[str, Any]]:
+    """Return the lines to print, in order of time."""
+    yield from (second_of(moment, lost) for moment in moments)
+    yield from map(finding_of, findings)
 
 
-def _write(said: dict[str, Any]) -> None:
-    sys.stdout.write(json_text(said) + "\n")
+def _write(line: dict[str, Any]) -> None:
+    sys.stdout.write(json_text(line) + "\n")
     sys.stdout.flush()
 
 

@@ -1,16 +1,16 @@
-"""What `kwire watch` knows: a source being decoded in a thread, and what is to be shown of it.
+"""Session of `kwire watch`: decodes a source in a thread, and holds what is shown of it.
 
 In: a capture point that grows, a filter. Out: a `Moment`, findings, one exchange of each kind to look into. Rules: the
 thread that decodes writes, others read under `lock`; the filter limits what is counted, never what is judged. A folder
 is read file by file where its place is kept: between two files all that is known may be stored, for a session that goes
-on there (`Kept`); where it ends, requests wait for their answers in the next.
+on there (`SessionState`); where it ends, requests wait for their answers in the next.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any, BinaryIO, Final, cast
@@ -29,7 +29,8 @@ from analyzer.live.folder_checkpoint import FolderCheckpoint
 from analyzer.live.live_counts import Counts
 from analyzer.messages.exchange import Exchange
 from analyzer.messages.raw_messages import Messages
-from analyzer.pipeline.points import chosen
+from analyzer.pipeline.drive import Sink, drive
+from analyzer.pipeline.selection import chosen
 from captures.files import CapturePoint
 from captures.kernels import NULL
 from captures.live.follow import Follower, Known, still_there
@@ -53,7 +54,7 @@ last."""
 
 @dataclass(slots=True)
 class SessionState:
-    """What a session knows between two files, besides its engine; `read`: those that it need not read again."""
+    """State of a session between two files, besides its engine; `read`: files that need not be read again."""
 
     counts: Counts
     laps: EvaluationWindows | None
@@ -67,7 +68,7 @@ class SessionState:
     fresh: list[dict[str, Any]] = field(default_factory=list)
 
 
-class WatchSession:
+class WatchSession(Sink[None]):
     """See above. `ended`: all has been read; `failure`: what ended it before; `renewals`: how often a fresh engine took
     over; `place`: where to go on, and what is kept for those who come after, of the folder that `stdin` follows. Raises
     CheckpointError."""
@@ -96,6 +97,7 @@ class WatchSession:
         """The exchange of each API at each broker to look into: the last that failed or was slowest in its window."""
         self.wanted = wanted
         self.exchanges = self.renewals = 0
+        self._full = False
         self.ended = threading.Event()
         self.failure: BaseException | None = None
         self.after: Callable[[], None] = lambda: None
@@ -141,8 +143,8 @@ class WatchSession:
                 self._between_files()
         with self.lock:
             self.counts.end()
-            for found in self._laps.end() if self._laps is not None else ():
-                self._tell(found)
+            for finding in self._laps.end() if self._laps is not None else ():
+                self._tell(finding)
 
     def _read_on(self, over: bool) -> None:
         while self._read(over):
@@ -155,18 +157,23 @@ class WatchSession:
 
     def _read(self, over: bool) -> bool:
         """Read on with this engine; whether it is to be replaced. `over`: the capture ends where its files do."""
+        self._full = False
+        for _ in drive(self.engine, [self], over=over):
+            pass
+        return self._full
+
+    def take(self, window: Window) -> Iterable[None]:
+        """Take a window; once there are too many names, the engine is left after it."""
         names = self.engine.merging.names
-        full = False
-        for window in self.engine.windows(over=over):
-            self._take(window)
-            self.after()
-            if not full and len(names.strings) + len(names.lists) > MOST_NAMES:
-                full = True
-                self.engine.leave()
-        return full
+        self._take(window)
+        self.after()
+        if not self._full and len(names.strings) + len(names.lists) > MOST_NAMES:
+            self._full = True
+            self.engine.leave()
+        return ()
 
     # -- between files -------------------------------------------------------------------------------------------------
-    def _kept(self) -> SessionState:
+    def _state(self) -> SessionState:
         return SessionState(self.counts, self._laps, self._latency, self._topics, self._messages)
 
     def _between_files(self) -> None:
@@ -179,50 +186,50 @@ class WatchSession:
             return
         follower.read = still_there(follower.captures(), follower.read)
         with self.lock:
-            kept = self._kept()
-            kept.read = [tuple(one) for one in follower.read]
-            kept.exchanges = self.exchanges
-            kept.rows = self._laps.rows() if self._laps is not None else {}
-            kept.findings, kept.fresh = list(self.findings), list(self.fresh)
-            self._place.store(self._settings.shards, [self.engine, kept])
+            state = self._state()
+            state.read = [tuple(known_file) for known_file in follower.read]
+            state.exchanges = self.exchanges
+            state.rows = self._laps.rows() if self._laps is not None else {}
+            state.findings, state.fresh = list(self.findings), list(self.fresh)
+            self._place.store(self._settings.shards, [self.engine, state])
         self._stored = monotonic()
         self._took = self._stored - begun
 
     def _take_up(self, before: dict[str, Any]) -> None:
         """Go on where another session was between two files."""
-        kept = self._kept()
-        fill(before, [self.engine, kept], watch=True)
+        state = self._state()
+        fill(before, [self.engine, state], watch=True)
         self.engine.take_up()
         assert isinstance(self._files, Follower)
         assert self._place is not None
-        self._files.read = [Known(*one) for one in kept.read]
-        if self._end_at is not None and self._end_at[0] < kept.exchanges:
+        self._files.read = [Known(*known_file) for known_file in state.read]
+        if self._end_at is not None and self._end_at[0] < state.exchanges:
             self._end_at = None  # the snapshot has it
-        self.exchanges = kept.exchanges
+        self.exchanges = state.exchanges
         self.notes_before = len(self.engine.reader.notes)
-        self.findings.extend(kept.findings)
+        self.findings.extend(state.findings)
         laps = self._laps
         if laps is None:
             return
-        laps.take_rows(kept.rows)
-        said = self._place.findings
+        laps.take_rows(state.rows)
+        findings = self._place.findings
         self.fresh.extend(
-            row for row in kept.fresh if said.get(finding_key(row), -1) < laps.told.get(finding_key(row), 0)
+            row for row in state.fresh if findings.get(finding_key(row), -1) < laps.told.get(finding_key(row), 0)
         )
 
     def since(self, row: dict[str, Any]) -> int:
         """When the lap began that a finding was told in."""
         return self._laps.told.get(finding_key(row), 0) if self._laps is not None else 0
 
-    def _tell(self, found: dict[str, Any]) -> None:
-        self.findings.append(found)
-        self.fresh.append(found)
+    def _tell(self, finding: dict[str, Any]) -> None:
+        self.findings.append(finding)
+        self.fresh.append(finding)
 
     def _take(self, window: Window) -> None:
         window = self._latency.take(window)
         self._topics.take(window)
-        kept = self._keeps and (self._wanted_bodies or len(window.message_places()[0]) <= MOST_MESSAGES)
-        if kept:
+        keeps_messages = self._keeps and (self._wanted_bodies or len(window.message_places()[0]) <= MOST_MESSAGES)
+        if keeps_messages:
             self._messages.take(window)
         rows = window.every
         if self.wanted is not None:
@@ -232,9 +239,9 @@ class WatchSession:
             if self._keeps:
                 self._look(rows)
                 self._messages.forget(window.every, rows.where(np.zeros(len(rows), bool)))
-            found = list(self._laps.take(window)) if self._laps is not None else []
-            for one in found:
-                self._tell(one)
+            findings = list(self._laps.take(window)) if self._laps is not None else []
+            for finding in findings:
+                self._tell(finding)
         if self._laps is None:
             window.names.release()
 
@@ -272,15 +279,15 @@ class WatchSession:
             _, _, address, port = ends[int(rows.connection[i])]
             kinds[int(rows.column("api_key")[i]), end_point(rows.names.strings[address], port)] = i
         mask = np.zeros(len(rows), bool)
-        order = sorted(kinds.items(), key=lambda one: one[1])
+        order = sorted(kinds.items(), key=lambda pair: pair[1])
         mask[[i for _, i in order]] = True
         some = rows.where(mask)
-        made = plain(exchange_tables.exchanges(rows.names, [some]), "exchanges").to_pylist()
-        asked, answered = some.column("exchange").tolist(), some.column("reply").tolist()
+        rows_made = plain(exchange_tables.exchanges(rows.names, [some]), "exchanges").to_pylist()
+        requests, answered = some.column("exchange").tolist(), some.column("reply").tolist()
         for n, (key, _) in enumerate(order):
-            messages = self._messages.peek(int(some.connection[n]), asked[n], answered[n])
+            messages = self._messages.peek(int(some.connection[n]), requests[n], answered[n])
             self.examples.pop(key, None)
-            self.examples[key] = Exchange(made[n], *messages, None, self._topics.name)
+            self.examples[key] = Exchange(rows_made[n], *messages, None, self._topics.name)
             if len(self.examples) > _KINDS:
                 self.examples.pop(next(iter(self.examples)))
 

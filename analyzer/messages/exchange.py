@@ -73,10 +73,11 @@ class Exchange:
         return dataclasses.replace(decoded, nodes=self._opened(decoded, side, nodes=True, budget=budget)[0])
 
     def embedded(self, budget: int = BYTES, page: int = 1) -> list[dict[str, Any]]:
-        """What `bytes` fields of both messages hold, and records that have a format of their own (`embedded.listed`);
-        `path` as in what `json` returns. `budget`: bytes that the records of a message may become; `page`: which
-        thousands of them."""
-        found: list[dict[str, Any]] = []
+        """Decode `bytes` fields of both messages, and records that have a format of their own (`embedded.listed`).
+
+        `path` is as in what `json` returns. `budget`: bytes that the records of a message may become; `page`: which
+        thousand of them."""
+        listing: list[dict[str, Any]] = []
         for side, direction in (("request", REQUEST), ("response", RESPONSE)):
             key = self.row["api_key"], direction
             records = key in embedded.RECORD_FIELDS and _has_records(self._body(side))
@@ -87,8 +88,10 @@ class Exchange:
                 spent = Budget(bytes=budget, nodes=PAGE * page)
                 listed = embedded.listed(self._opened(decoded, side, nodes=False, budget=spent)[1], f"{side}.")
                 stops = [entry for entry in listed if "left_out" in entry]
-                found += [entry for entry in listed if "left_out" not in entry][PAGE * (page - 1) : PAGE * page] + stops
-        return found
+                listing += [entry for entry in listed if "left_out" not in entry][
+                    PAGE * (page - 1) : PAGE * page
+                ] + stops
+        return listing
 
     def _opened(
         self, decoded: tree.Decoded, side: str, *, nodes: bool, budget: Budget | None = None
@@ -97,18 +100,18 @@ class Exchange:
         wants the trees of records."""
         key = decoded.api_key, decoded.direction
         if key not in embedded.RECORD_FIELDS:
-            return embedded.in_message(decoded, self._asked(side), self._group)
+            return embedded.in_message(decoded, self._request_fields(side), self._group)
         from analyzer.records import record_trees as record_tree
 
         openers = record_tree.openers(*key, self._topic_name, nodes=nodes, budget=budget)
         return embedded.nested(decoded.nodes, openers, {})
 
     def learn_group(self, groups: Groups) -> None:
-        """What this and earlier messages say of the group that it is about."""
+        """Learn from this message about its group; `groups` knows earlier messages."""
         if self.row["api_key"] in embedded.GROUP_APIS:
             self._group = groups.learn(self.request, self.response)
 
-    def _asked(self, side: str) -> dict[str, Any] | None:
+    def _request_fields(self, side: str) -> dict[str, Any] | None:
         return self.request if side == "response" else None
 
     def _decoded(self, side: str, nodes: bool) -> tree.Decoded | None:
@@ -127,8 +130,8 @@ class Exchange:
         return tree.decode_response(frame, key, version, tree=nodes, inner=inner, max_rows=FIELDS)
 
     def json(self, budget: int = BYTES, page: int = 1) -> dict[str, Any]:
-        """What `kwire show --json` prints: the row, the two bodies, and `embedded` where they have any (`budget` and
-        `page`: of what is in records); `not_shown` says why a decoded message has no body.
+        """Return what `kwire show --json` prints: the row, the bodies, and `embedded` where they have any (`budget`
+        and `page`: of what is in records); `not_shown` says why a decoded message has no body.
 
         The bodies stay as Kafka's own JSON converters print them, with base64 where a format of its own is inside; so
         what is inside stands beside them."""

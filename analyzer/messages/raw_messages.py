@@ -46,13 +46,13 @@ class Messages:
         return self._requests.pop((connection, exchange), None), self._responses.pop((connection, reply), None)
 
     def peek(self, connection: int, exchange: int, reply: int) -> tuple[Message | None, Message | None]:
-        """The same, and they are kept."""
+        """Like `pop`, but the messages stay."""
         return self._requests.get((connection, exchange)), self._responses.get((connection, reply))
 
-    def forget(self, every: Exchanges, kept: Exchanges) -> None:
+    def forget(self, every: Exchanges, remaining: Exchanges) -> None:
         """Let go of the messages of exchanges that were not chosen."""
-        stay = {(connection, exchange) for connection, exchange, _ in _keys(kept)}
-        replies = {(connection, reply) for connection, _, reply in _keys(kept)}
+        stay = {(connection, exchange) for connection, exchange, _ in _keys(remaining)}
+        replies = {(connection, reply) for connection, _, reply in _keys(remaining)}
         for connection, exchange, reply in _keys(every):
             if (connection, exchange) not in stay:
                 self._requests.pop((connection, exchange), None)
@@ -67,10 +67,10 @@ class Messages:
     def table(self, exchanges: Exchanges) -> pa.Table:
         """The table `messages` of these exchanges, secrets overwritten, in their order (which no size of windows
         changes), each request before its response."""
-        taken: list[Message] = []
+        messages: list[Message] = []
         for key in _keys(exchanges):
-            taken += [message for message in self.pop(*key) if message is not None]
-        return _table(taken, exchanges.names, self._keep_secrets)
+            messages += [message for message in self.pop(*key) if message is not None]
+        return _table(messages, exchanges.names, self._keep_secrets)
 
 
 def _keys(exchanges: Exchanges) -> Collection[tuple[int, int, int]]:
@@ -81,19 +81,19 @@ def _keys(exchanges: Exchanges) -> Collection[tuple[int, int, int]]:
 
 def _table(messages: Sequence[Message], names: Names, keep_secrets: bool) -> pa.Table:
     """A row each, in their order, secrets overwritten."""
-    data = [one.data for one in messages]
+    data = [message.data for message in messages]
     if not keep_secrets:
-        data = [masked(one.data, one.api_key, one.api_version, one.request) for one in messages]
+        data = [masked(message.data, message.api_key, message.api_version, message.request) for message in messages]
     numbers = [
         (
-            one.connection,
-            not one.request,
-            one.ordinal,
-            one.complete,
-            one.first_ns,
-            NULL if one.last_ns is None else one.last_ns,
+            message.connection,
+            not message.request,
+            message.ordinal,
+            message.complete,
+            message.first_ns,
+            NULL if message.last_ns is None else message.last_ns,
         )
-        for one in messages
+        for message in messages
     ]
     return _rows(names, np.array(numbers, np.int64).reshape(-1, 6).T, pa.array(data, pa.binary()))
 
@@ -135,9 +135,9 @@ def table_of(window: Window, keep_secrets: bool) -> pa.Table:
     memory = bytearray(int(ends[-1]) if len(ends) else 0)
     heap, done = np.frombuffer(memory, np.uint8), 0
     for source, count in raw.heaps:
-        mine = slice(done, done + count)
-        done = mine.stop
-        collect(frozen(source), raw.at[mine], length[mine], heap, start[mine])
+        part = slice(done, done + count)
+        done = part.stop
+        collect(frozen(source), raw.at[part], length[part], heap, start[part])
     if not keep_secrets:
         _mask(memory, ends, raw.api_key[order], raw.api_version[order], raw.direction[order])
     numbers = np.stack([raw.connection, raw.direction, raw.ordinal, raw.complete, raw.first_ns, raw.last_ns])[:, order]
@@ -168,12 +168,12 @@ def _mask(data: bytearray, ends: np.ndarray, key: np.ndarray, version: np.ndarra
     example[which] = np.arange(len(ends))
     secrets = [_secret(int(key[i]), int(version[i]), direction[i] == 0) for i in example.tolist()]
     secret = np.array(secrets, np.int64)[which]
-    asked = (secret == _ALL) | (secret == _LOOK)
+    wanted = (secret == _ALL) | (secret == _LOOK)
     if (secret == _RECORDS).any():
-        asked[[i for i in _with_markers(data, ends) if secret[i] == _RECORDS]] = True
-    for i in np.flatnonzero(asked).tolist():
-        mine = slice(int(ends[i - 1]) if i else 0, int(ends[i]))
-        data[mine] = masked(bytes(data[mine]), int(key[i]), int(version[i]), direction[i] == 0)
+        wanted[[i for i in _with_markers(data, ends) if secret[i] == _RECORDS]] = True
+    for i in np.flatnonzero(wanted).tolist():
+        part = slice(int(ends[i - 1]) if i else 0, int(ends[i]))
+        data[part] = masked(bytes(data[part]), int(key[i]), int(version[i]), direction[i] == 0)
 
 
 def _with_markers(data: bytearray, ends: np.ndarray) -> Iterator[int]:
@@ -194,8 +194,7 @@ _NO_NUMBER: Final = 1 << 16
 
 @functools.lru_cache(maxsize=1 << 12)
 def _secret(api_key: int, version: int, request: bool) -> int:
-    """What of such a message is overwritten: all of it, what is found in it, what is found in its records, or
-    nothing."""
+    """Return which part of such a message is overwritten: all, its secret fields, those of its records, or nothing."""
     direction = REQUEST if request else RESPONSE
     if not layouts.has_layout(api_key, version, direction):
         return _ALL
@@ -211,8 +210,8 @@ def masked(data: bytes, api_key: int, version: int, request: bool) -> bytes:
     if secret == _NOTHING:
         return data
     if secret == _ALL:
-        kept = 4 if request else 8  # the length; an answer's correlation id, which its request has too
-        return data[:kept] + b"*" * (len(data) - kept)
+        head = 4 if request else 8  # the length; an answer's correlation id, which its request has too
+        return data[:head] + b"*" * (len(data) - head)
     direction = REQUEST if request else RESPONSE
     spans = [] if secret == _RECORDS else tree.secret_spans(data[4:], api_key, version, direction, frame=True)
     if (api_key, direction) in embedded.RECORD_FIELDS:

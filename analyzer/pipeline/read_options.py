@@ -60,8 +60,8 @@ class ReadOptions:
     def settings(
         self, keep_messages: bool | frozenset[int] = False, keep_records: bool = False, most: int = MOST_THREADS
     ) -> Settings:
-        """What the engine is to do; `keep_...`: what it is to hand out beside exchanges; `most`: threads, where nothing
-        is said of them."""
+        """Make the engine's settings. `keep_...`: what it hands out beside exchanges; `most`: upper bound of threads if
+        their number was not given."""
         from analyzer.bulk.engine import Settings  # options are there sooner than what they are of
 
         default = Settings()

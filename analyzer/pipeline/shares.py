@@ -48,8 +48,12 @@ from analyzer.bulk.rows import Exchanges, Names, ShardMerger
 from analyzer.bulk.wire_format import WireExchanges, from_wire, to_wire
 from analyzer.dataset import tables
 from analyzer.dataset.dataset import Parts
+from analyzer.dataset.parquet_files import tables_of
 from analyzer.frame.buffer_pool import BufferPool
-from analyzer.pipeline.points import AnalysisOptions, PointResult, PointTables
+from analyzer.pipeline.analysis_options import AnalysisOptions
+from analyzer.pipeline.drive import topic_names
+from analyzer.pipeline.point_result import PointResult
+from analyzer.pipeline.point_tables import PointTables
 from captures.attempts import Unmet, attempts
 from captures.cache import put_at_once
 from captures.files import CapturePoint, FileInfo
@@ -98,20 +102,19 @@ class Piece:
 
 
 class ShareSummary(NamedTuple):
-    """What a share says of all its connections together. `passed`: how many exchanges the filter let through, of how
-    many; `unmet`: connections that were asked for in vain; None: another share, which saw the same packets, has
-    them."""
+    """Summary of all connections of a share. `passed`: how many exchanges the filter let through, of how many;
+    `unmet`: failed connection attempts, None if another share, which saw the same packets, has them."""
 
     summary: Summary
     passed: tuple[int, int]
-    listeners: tuple[ResumableCollector, ...]
+    collectors: tuple[ResumableCollector, ...]
     unmet: Unmet | None
 
 
 @dataclass(frozen=True, slots=True)
 class ShareResult:
-    """What came of one share, little enough to be handed on as it is. `files`, `counts`, `notes`: what the reader says
-    of the capture point; all shares say the same. `ranges`: how many there are; `overall`: where its `Overall` is."""
+    """Result of one share, small enough to be handed on as it is. `files`, `counts`, `notes`: the reader's, the same
+    for all shares; `ranges`: their number; `overall`: the piece with its `ShareSummary`."""
 
     pieces: list[Piece]
     ranges: int
@@ -142,7 +145,7 @@ class _Pieces:
         self.written.append(self.put(place, name, content))
 
     def put(self, place: int, name: str, content: Any) -> Piece:
-        """The same, which is not among what was `written`."""
+        """Write content that is not listed among what was `written`."""
         if self._file is None:
             self.path.parent.mkdir(mode=0o700, exist_ok=True)
             self._file = os.fdopen(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb")
@@ -177,21 +180,21 @@ def share(
     engine = Engine(point, settings, share=part, reader=reader)
     known = TopicIds()
     known.learn(topics)
-    made = PointTables(engine.merging.names, choice, topics=known)
+    sink = PointTables(engine.merging.names, choice, topics=known)
     naming = SlotNaming(engine.flows, part.number, part.of)
     facts: list[Facts] = []
     opened: list[tuple[str, pa.Table]] = []
     place = 0
 
     def close_range() -> None:
-        opened.extend(made.opened())
-        for name, table in _placed(made, opened):
+        opened.extend(sink.flush_records())
+        for name, table in _placed(sink, opened):
             pieces.add(place, name, table)
-        if rows := [to_wire(one) for one in made.waiting]:
+        if rows := [to_wire(exchanges) for exchanges in sink.waiting]:
             pieces.add(place, _ROWS, rows)
-        made.leave_waiting()
+        sink.leave_waiting()
         if engine.merging.names.crowded:
-            engine.merging.forget(made.named())
+            engine.merging.forget(sink.named())
         if facts:
             pieces.add(place, "", facts)
         opened.clear()
@@ -205,24 +208,25 @@ def share(
         window = engine.merging.take([ended], engine.done_packets)
         matter = None
         if choice.meaning:
-            window = made.latency.measure(window)
+            window = sink.latency.measure(window)
             matter = is_across(window.every.columns)
         facts.append(facts_of(ended, naming, window.every, matter))
         window = window.without_facts()  # they are told where all are
-        made.take(window)
-        trigger, connection = made.message_places(window)
-        for name, table in made.tables():
+        sink.learn(window)
+        trigger, connection = sink.selection.message_order(window)
+        for name, table in sink.window_rows():
             if name == "messages":
                 pieces.add(place, name, _with_keys(table, trigger, window.names.serials_of(connection)))
             else:
                 opened.append((name, table))
     close_range()
-    for name, table in made.rest():
+    for name, table in sink.remaining_records():
         if len(table):
             pieces.add(place, name, _with_keys(table, np.full(len(table), _LAST), np.full(len(table), part.number)))
-    made.join_counts()
+    sink.join_counts()
     unmet = engine.unmet() if part.alone or part.number == 0 else None
-    overall = pieces.put(place, "", ShareSummary(made.summary, made.passed, made.listeners, unmet))
+    passed = sink.selection.matched, sink.selection.seen
+    overall = pieces.put(place, "", ShareSummary(sink.summary, passed, sink.analysis.collectors, unmet))
     pieces.close()
     reader = engine.reader
     return ShareResult(pieces.written, place + 1, list(reader.files), dict(reader.counts), list(reader.notes), overall)
@@ -233,18 +237,14 @@ def topic_names_of_share(
 ) -> dict[str, str]:
     """The names for topic ids that the connections of one share say. Raises CaptureError."""
     quick = replace(settings, threads=1, shards=1, keep_messages=False, keep_records=False)
-    topics = TopicIds()
-    for window in Engine(point, quick, share=part, reader=reader).windows():
-        topics.take(window)
-        window.names.release()
-    return topics.names
+    return topic_names(Engine(point, quick, share=part, reader=reader))
 
 
-def _placed(made: PointTables, opened: Sequence[tuple[str, pa.Table]]) -> Iterator[tuple[str, pa.Table]]:
+def _placed(sink: PointTables, opened: Sequence[tuple[str, pa.Table]]) -> Iterator[tuple[str, pa.Table]]:
     """Tables of record batches, each row with its place."""
     if not opened:
         return
-    waiting, names = made.waiting, made.names
+    waiting, names = sink.waiting, sink.names
     none = np.zeros(0, np.int64)
     trigger, exchange, reply = (
         np.concatenate([none, *(rows.column(name) for rows in waiting)])
@@ -266,8 +266,8 @@ def _owners(
     the connections by name."""
 
     def packed(connection: np.ndarray, exchange: np.ndarray, reply: np.ndarray) -> np.ndarray:
-        """What tells exchanges of one range apart, as one integer: under 2**39 exchanges a connection (which would take
-        22 TB of it), under 2**23 connections a range (which are more than it has packets)."""
+        """Pack the key of an exchange within a range into an integer: under 2**39 exchanges a connection (which would
+        take 22 TB of it), under 2**23 connections a range (which are more than it has packets)."""
         orphan = exchange == NULL
         key: np.ndarray = connection << 40 | orphan.astype(np.int64) << 39 | np.where(orphan, reply, exchange)
         return key
@@ -293,8 +293,8 @@ def _with_keys(table: pa.Table, trigger: np.ndarray, born: np.ndarray) -> pa.Tab
 def by_range(shares: Sequence[ShareResult]) -> tuple[list[list[Piece]], list[Piece]]:
     """The pieces of all shares: those with rows of each range that has some, and those with facts, in order."""
     pieces: dict[tuple[int, bool], list[Piece]] = defaultdict(list)
-    for one in shares:
-        for piece in one.pieces:
+    for share_result in shares:
+        for piece in share_result.pieces:
             pieces[piece.range, piece.name != ""].append(piece)
     rows = [pieces[place, True] for place in range(shares[0].ranges) if pieces[place, True]]
     return rows, [piece for place in range(shares[0].ranges) for piece in pieces[place, False]]
@@ -312,23 +312,23 @@ def merge(
     depend on other connections', of these ranges at least; None: nothing was asked of it."""
     buffers = BufferPool()
     for pieces in _at_once(ranges):
-        found: dict[str, list[Piece]] = defaultdict(list)
+        by_table: dict[str, list[Piece]] = defaultdict(list)
         for piece in pieces:
-            found[piece.name].append(piece)
-        if mine := found.pop(_ROWS, []):
+            by_table[piece.name].append(piece)
+        if row_pieces := by_table.pop(_ROWS, []):
             carried: dict[str, list[WireExchanges]] = defaultdict(list)  # by the file, which is a share's
-            for piece in mine:
+            for piece in row_pieces:
                 carried[piece.path] += pickle.loads(_bytes_of(piece))
             names = Names(point.name, list(files))
             rows = from_wire(names, list(carried.values()), buffers)
             if decided is not None:
-                _decide(rows, [decided_path(decided, place) for place in sorted({piece.range for piece in mine})])
+                _decide(rows, [decided_path(decided, place) for place in sorted({piece.range for piece in row_pieces})])
             parts.write("exchanges", exchange_tables.later_exchanges(names, [rows]))
             if rows.partitions.shape[1]:
                 parts.write("partitions", exchange_tables.later_partitions(names, [rows]))
         for name in tables.TABLES:
-            if name in found:
-                table = pa.concat_tables(pa.ipc.open_stream(_bytes_of(piece)).read_all() for piece in found[name])
+            if name in by_table:
+                table = pa.concat_tables(pa.ipc.open_stream(_bytes_of(piece)).read_all() for piece in by_table[name])
                 table = table.unify_dictionaries().combine_chunks()
                 order = _order(table[_TRIGGER].to_numpy(), table[_BORN].to_numpy())
                 parts.write(name, table.drop_columns([_TRIGGER, _BORN]).take(pa.array(order)))
@@ -337,14 +337,14 @@ def merge(
 
 def _at_once(ranges: Iterable[Sequence[Piece]]) -> Iterator[list[Piece]]:
     """Pieces of ranges that follow one another, as many as are not worth their while alone."""
-    taken: list[Piece] = []
+    group: list[Piece] = []
     for pieces in ranges:
-        if taken and sum(piece.size for piece in (*taken, *pieces)) > _AT_ONCE_BYTES:
-            yield taken
-            taken = []
-        taken += pieces
-    if taken:
-        yield taken
+        if group and sum(piece.size for piece in (*group, *pieces)) > _AT_ONCE_BYTES:
+            yield group
+            group = []
+        group += pieces
+    if group:
+        yield group
 
 
 def _order(trigger: np.ndarray, born: np.ndarray) -> np.ndarray:
@@ -369,7 +369,7 @@ def _decide(rows: Exchanges, decided: Sequence[Path]) -> None:
     across = is_across(rows.columns)
     ranges: list[Packed] = [pickle.loads(path.read_bytes()) for path in decided]
     which = ranges[0].which.tolist()
-    held, *keys = (np.concatenate([one.column(number) for one in ranges]) for number in which)
+    held, *keys = (np.concatenate([decided_range.column(number) for decided_range in ranges]) for number in which)
     if keys:
         born = rows.names.serials_of(rows.connection[across])
         wanted = np.stack([rows.column("exchange")[across], rows.column("reply")[across], born])
@@ -420,46 +420,50 @@ def take_facts(
     connections = _Connections()
     first = shares[0]
     merging = ShardMerger(point.name, len(shares), connections, first.files)
-    made = PointTables(merging.names, choice)
+    sink = PointTables(merging.names, choice)
     nothing = PointTables(Names(point.name), choice)
-    names = [name for name, _ in (*nothing.flush(), *nothing.rest(), *nothing.meant())]
+    names = [name for name, _ in nothing.finish()]
     names += ["messages"] if choice.keep_bytes else []
     for at in range(0, len(pieces), len(shares)):
-        found: list[np.ndarray] = []
-        told: list[list[Facts]] = [pickle.loads(_bytes_of(piece)) for piece in pieces[at : at + len(shares)]]
-        for window in zip(*told, strict=True):
-            for one in window:
-                connections.known.update(one.named)
-            merged = merging.take([one.ended for one in window], 0, gather=partial(put_together, window))
+        held_times: list[np.ndarray] = []
+        facts: list[list[Facts]] = [pickle.loads(_bytes_of(piece)) for piece in pieces[at : at + len(shares)]]
+        for window in zip(*facts, strict=True):
+            for share_facts in window:
+                connections.known.update(share_facts.named)
+            merged = merging.take(
+                [share_facts.ended for share_facts in window], 0, gather=partial(put_together, window)
+            )
             if choice.meaning:
-                merged = made.latency.decide(merged)
+                merged = sink.latency.decide(merged)
                 across = is_across(merged.every.columns)
                 every = merged.every
-                said = [every.column("hold_us")[across]]
+                columns = [every.column("hold_us")[across]]
                 if not choice.everything:
-                    said += [every.column(name)[across] for name in ("exchange", "reply")]
-                    said.append(merged.names.serials_of(every.connection[across]))
-                found.append(np.stack(said))
-            made.take(merged.facts_alone())
+                    columns += [every.column(name)[across] for name in ("exchange", "reply")]
+                    columns.append(merged.names.serials_of(every.connection[across]))
+                held_times.append(np.stack(columns))
+            sink.learn(merged.facts_alone())
             merging.names.release()
         if choice.meaning:
-            every_one = np.concatenate(found, axis=1)
+            every_one = np.concatenate(held_times, axis=1)
             content = pickle.dumps(pack(every_one, range(len(every_one))), pickle.HIGHEST_PROTOCOL)
             put_at_once(decided_path(path, pieces[at].range), content)  # another attempt may do the same
-        for name, table in made.flush():
+        for name, table in tables_of(sink.flush()):
             if len(table):
                 parts.write(name, table)
         if merging.names.crowded:
-            merging.forget(made.named())
+            merging.forget(sink.named())
     unmet: list[Unmet] = []
-    for one in shares:
-        overall: ShareSummary = pickle.loads(_bytes_of(one.overall))
-        made.summary.join(overall.summary)
-        made.join_passed(overall.passed)
-        made.join_listeners(overall.listeners)
+    for share_result in shares:
+        overall: ShareSummary = pickle.loads(_bytes_of(share_result.overall))
+        sink.summary.join(overall.summary)
+        sink.selection.matched += overall.passed[0]
+        sink.selection.seen += overall.passed[1]
+        for collector, other in zip(sink.analysis.collectors, overall.collectors, strict=True):
+            collector.join(other)
         if overall.unmet is not None:
             unmet.append(overall.unmet)
-    for name, table in made.meant():
+    for name, table in sink.analysis_rows():
         if len(table):
             parts.write(name, table)
-    return made.finish(point, first, attempts(unmet)), tuple(names), parts.close()
+    return sink.result(point, first, attempts(unmet)), tuple(names), parts.close()

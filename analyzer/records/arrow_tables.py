@@ -1,10 +1,9 @@
 """Record sets -> the tables `batches` and `records`.
 
-In: `Kept`, the bytes of record sets, and `Origins`, what the message or the file around each said. Out: Arrow tables
-with the columns of `tables.py`, in order of the origins. Checksums and opening are split into tasks that a pool's
-threads work on side by side; what is ready waits for its turn, and no more than a few tasks are ahead, so memory is
-bounded by what so many pieces hold. No row makes a Python object, but for records of internal topics and control
-records with `full`.
+In: `RecordSets`, the bytes of record sets, and `Origins`, the message or file around each. Out: Arrow tables with the
+columns of `tables.py`, in order of the origins. Checksums and opening are split into tasks that a pool's threads work
+on side by side; finished tables wait for their turn, and only a few tasks are ahead, so memory is bounded by what so
+many pieces hold. No row makes a Python object, but for records of internal topics and control records with `full`.
 """
 
 from __future__ import annotations
@@ -43,8 +42,10 @@ TASK_BYTES: Final = 4 << 20
 TASK_ROWS: Final = 1 << 16
 """Records, as headers count them, that one task opens: about a row group."""
 HELD_BYTES: Final = 256 << 20
-"""Bytes of record sets that wait for the end of their exchange. What is beyond gives no rows of `records`, and the
-reason of its batches says so: of a capture of requests alone, everything would wait."""
+"""Bytes of record sets that wait for the end of their exchange. Sets beyond have no rows of `records`, and the reason
+in
+their batches: in a capture of requests alone, all sets would wait.
+"""
 AHEAD: Final = 2
 """Tasks a thread that may be done before their turn."""
 
@@ -81,7 +82,7 @@ class Origins:
 
     @cached_property
     def columns(self) -> dict[str, pa.Array]:
-        """The columns that tell where rows come from, a row a set."""
+        """Return the columns that name where rows come from, a row a set."""
         return {
             "capture": arrow.dictionary(np.zeros(len(self.number), np.int32), [self.capture]),
             "connection": arrow.strings(self.connection, list(self.connections)),
@@ -94,7 +95,7 @@ class Origins:
         }
 
     def of(self, which: np.ndarray) -> dict[str, pa.Array]:
-        """The same for rows of the sets `which` int64[n]."""
+        """Return origins for rows of the sets `which` int64[n]."""
         if len(which) == len(self.number) and (which == np.arange(len(which))).all():
             return self.columns
         index = arrow.over(which, pa.int64())
@@ -102,7 +103,7 @@ class Origins:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class RecordSets:
     """The record sets of one shard and window: `number`, and where each lies in `heap` uint8[:]; int64[n]."""
 
     heap: np.ndarray
@@ -127,7 +128,7 @@ COUNTED: Final = (
 
 @dataclass(slots=True)
 class RecordCounts:
-    """What a summary says of batches and records, of each side."""
+    """Counts of batches and records for the summary, of each side."""
 
     sides: dict[str, dict[str, int]] = field(default_factory=dict)
 
@@ -135,10 +136,10 @@ class RecordCounts:
         """Count the batches of a table; side int64[sets]: of each set."""
         counts = np.zeros((len(SIDES) + 1, len(COUNTED)), np.int64)
         p.count(table, side, counts)
-        for name, found in zip((*SIDES, "log"), counts.tolist(), strict=True):
-            if found[p.C_BATCHES]:
+        for name, amounts in zip((*SIDES, "log"), counts.tolist(), strict=True):
+            if amounts[p.C_BATCHES]:
                 into = self.sides.setdefault(name, dict.fromkeys(COUNTED, 0))
-                for what, count in zip(COUNTED, found, strict=True):
+                for what, count in zip(COUNTED, amounts, strict=True):
                     into[what] += count
 
     def join(self, other: RecordCounts) -> None:
@@ -172,10 +173,10 @@ class _Wanted:
 
     def find(self, numbers: np.ndarray, after: np.ndarray | None = None) -> np.ndarray:
         """int64[n]: the place of each of some numbers, -1: it is not wanted. after[place + 1] grows by one for each."""
-        found = np.empty(len(numbers), np.int64)
+        positions = np.empty(len(numbers), np.int64)
         after = np.zeros(len(self) + 1, np.int64) if after is None else after
-        p.owners(frozen(numbers), self._numbers, self._slots, found, after)
-        return found
+        p.owners(frozen(numbers), self._numbers, self._slots, positions, after)
+        return positions
 
 
 class RecordTables:
@@ -199,14 +200,14 @@ class RecordTables:
 
     @property
     def waiting(self) -> int:
-        """Batches of sets that no exchange has told of yet."""
+        """Number of batches in sets whose exchange has not ended."""
         return self._held.shape[1]
 
-    def take(self, shards: Sequence[Kept], origins: Origins, gone: np.ndarray) -> Iterator[tuple[str, pa.Table]]:
+    def take(self, shards: Sequence[RecordSets], origins: Origins, gone: np.ndarray) -> Iterator[tuple[str, pa.Table]]:
         """(name, rows) of one window: `records` in several parts, then `batches`, of the sets in `origins`, in its
         order. gone: int64, the numbers of sets that are not wanted; all others wait."""
         wanted = _Wanted(origins.number)
-        table = self._placed([self._held, *(self._walked(one) for one in shards)], wanted, gone)
+        table = self._placed([self._held, *(self._walked(sets) for sets in shards)], wanted, gone)
         if self._mode != BATCHES:
             self._collect(shards, wanted, gone, table)
         yield from self.tables(Batches(table, self._heap), origins)
@@ -227,7 +228,7 @@ class RecordTables:
         return table
 
     def rest(self, origins: Origins) -> Iterator[tuple[str, pa.Table]]:
-        """What still waits when all has been read: no exchange told of it (a message that names a partition twice)."""
+        """Yield rows of the sets that wait at the end, without an exchange (a message names a partition twice)."""
         numbers = arrow.distinct(self._held[b.B_SET])
         absent = np.full(len(numbers), NULL, np.int64)
         nobody = replace(
@@ -243,15 +244,15 @@ class RecordTables:
         )
         yield from self.take([], nobody, numbers[:0])
 
-    def _walked(self, kept: Kept) -> np.ndarray:
+    def _walked(self, sets: RecordSets) -> np.ndarray:
         """The batches of one shard's sets, checked; places count from the start of their set, B_SET is its number."""
-        found = batches(kept.heap, kept.at, kept.length)
-        table = found.table
-        list(self._pool.map(lambda ends: checksums.check(table, kept.heap, *ends), _ranges(table)))
-        p.settle(table, kept.at, kept.number)
+        own_batches = batches(sets.heap, sets.at, sets.length)
+        table = own_batches.table
+        list(self._pool.map(lambda ends: checksums.check(table, sets.heap, *ends), _ranges(table)))
+        p.settle(table, sets.at, sets.number)
         return table
 
-    def _collect(self, shards: Sequence[Kept], wanted: _Wanted, gone: np.ndarray, table: np.ndarray) -> None:
+    def _collect(self, shards: Sequence[RecordSets], wanted: _Wanted, gone: np.ndarray, table: np.ndarray) -> None:
         """Put the bytes of the sets that are wanted into one heap, in their order, and the batches' places in it; keep
         those that wait."""
         from analyzer.records.batch_reader import collect
@@ -262,23 +263,23 @@ class RecordTables:
         for number in held[(whose >= 0) | arrow.among(held, gone)].tolist():
             self._held_size -= len(self._held_bytes.pop(number))
         length = np.zeros(len(wanted), np.int64)
-        sources: list[tuple[Kept, np.ndarray, np.ndarray]] = []
-        for kept in shards:
-            owner = wanted.find(kept.number)
-            mine = np.flatnonzero(owner >= 0)
-            length[owner[mine]] = kept.length[mine]
-            sources.append((kept, mine, owner[mine]))
+        sources: list[tuple[RecordSets, np.ndarray, np.ndarray]] = []
+        for sets in shards:
+            owner = wanted.find(sets.number)
+            own = np.flatnonzero(owner >= 0)
+            length[owner[own]] = sets.length[own]
+            sources.append((sets, own, owner[own]))
             waiting = np.flatnonzero(owner < 0)
-            for i in waiting[~arrow.among(kept.number[waiting], gone)].tolist():
-                self._hold(int(kept.number[i]), kept.heap[kept.at[i] : kept.at[i] + kept.length[i]])
+            for i in waiting[~arrow.among(sets.number[waiting], gone)].tolist():
+                self._hold(int(sets.number[i]), sets.heap[sets.at[i] : sets.at[i] + sets.length[i]])
         for into, data in late:
             length[into] = len(data)
         start = np.cumsum(length) - length
         total = int(length.sum())
         if total > len(self._heap):
             self._heap = np.empty(total + total // 4, np.uint8)
-        for kept, which, into in sources:
-            collect(kept.heap, kept.at[which], length[into], self._heap, start[into])
+        for sets, which, into in sources:
+            collect(sets.heap, sets.at[which], length[into], self._heap, start[into])
         for into, data in late:
             self._heap[start[into] : start[into] + len(data)] = np.frombuffer(data, np.uint8)
         at = start[table[b.B_SET]]
@@ -294,28 +295,28 @@ class RecordTables:
             self._held_bytes[number] = data.tobytes()
             self._held_size += len(data)
 
-    def tables(self, found: Batches, origins: Origins) -> Iterator[tuple[str, pa.Table]]:
+    def tables(self, opened: Batches, origins: Origins) -> Iterator[tuple[str, pa.Table]]:
         """The tables of batches whose checksums have been checked, B_SET being their row in `origins`."""
-        if not len(found):
+        if not len(opened):
             return
         if self._mode != BATCHES:
             topics = topic_names(origins) if self._mode == FULL else None
-            tasks = [self._task(found, origins, topics, first, stop) for first, stop in _ranges(found.table)]
+            tasks = [self._task(opened, origins, topics, first, stop) for first, stop in _ranges(opened.table)]
             for table in in_order(self._pool, tasks, AHEAD * self._threads):
                 yield "records", table
-        found = Batches(np.ascontiguousarray(found.table), found.heap)
-        self.counts.add(found.table, origins.side)
-        yield "batches", batches_table(found, origins)
+        opened = Batches(np.ascontiguousarray(opened.table), opened.heap)
+        self.counts.add(opened.table, origins.side)
+        yield "batches", batches_table(opened, origins)
 
     def _task(
-        self, found: Batches, origins: Origins, topics: list[str | None] | None, first: int, stop: int
+        self, opened: Batches, origins: Origins, topics: list[str | None] | None, first: int, stop: int
     ) -> Iterator[pa.Table]:
         """Open batches first .. stop - 1."""
         from analyzer.records import batch_reader as records
 
-        opener = self._openers.pop() if self._openers else records.Opener(self._limits)
-        for piece in opener.open(found, first, stop):
-            yield records_table(piece, found, origins, topics)
+        opener = self._openers.pop() if self._openers else records.BatchReader(self._limits)
+        for piece in opener.open(opened, first, stop):
+            yield records_table(piece, opened, origins, topics)
         self._openers.append(opener)
 
 
@@ -327,8 +328,10 @@ def _ranges(table: np.ndarray) -> Iterator[tuple[int, int]]:
 
 
 def in_order(pool: Executor, tasks: Sequence[Iterator[pa.Table]], ahead: int) -> Iterator[pa.Table]:
-    """What the tasks give, task after task. Each step of a task runs in the pool; up to `ahead` tasks have made their
-    first step before their turn."""
+    """Yield the results of tasks, task after task.
+
+    Each step of a task runs in the pool; up to `ahead` tasks have made their first step before their turn.
+    """
     running: deque[tuple[Iterator[pa.Table], Future[pa.Table | None]]] = deque()
     waiting = iter(tasks)
     try:
@@ -368,7 +371,7 @@ _OF_ROWS: Final = {
     "last_timestamp": p.R_LAST_TIMESTAMP,
     "delete_horizon": p.R_DELETE_HORIZON,
 }
-"""Those that are told of each."""
+"""Columns of the two tables."""
 _FLAGS: Final = {"is_transactional": p.R_TRANSACTIONAL, "is_control": p.R_CONTROL, "crc_ok": p.R_CRC_OK}
 _NARROW_OF_BATCHES, _NARROW_OF_ROWS = (
     narrow(((which[column.name], column.type) for column in tables.TABLES["batches"] if column.name in which), more)
@@ -376,16 +379,16 @@ _NARROW_OF_BATCHES, _NARROW_OF_ROWS = (
 )
 
 
-def batches_table(found: Batches, origins: Origins) -> pa.Table:
+def batches_table(opened: Batches, origins: Origins) -> pa.Table:
     """The table `batches`; strings come as dictionaries, as in `columns.py`."""
-    t = np.ascontiguousarray(found.table)
-    told = np.empty((p.R_COLUMNS, len(found)), np.int64)
-    p.tell(t, origins.table, told)
+    t = np.ascontiguousarray(opened.table)
+    rows = np.empty((p.R_COLUMNS, len(opened)), np.int64)
+    p.tell(t, origins.table, rows)
     batch = Numbers([t], _OF_BATCHES.values(), _NARROW_OF_BATCHES)
-    row = Numbers([told], range(p.R_COLUMNS), _NARROW_OF_ROWS)
+    row = Numbers([rows], range(p.R_COLUMNS), _NARROW_OF_ROWS)
     strings = list(origins.strings)
     columns = {
-        "capture": arrow.dictionary(arrow.zeros(len(found), np.int32), [origins.capture]),
+        "capture": arrow.dictionary(arrow.zeros(len(opened), np.int32), [origins.capture]),
         "connection": row.strings(p.O_CONNECTION, list(origins.connections)),
         "topic": row.strings(p.O_TOPIC, strings),
         "topic_id": row.strings(p.O_TOPIC_ID, strings),
@@ -400,22 +403,24 @@ def batches_table(found: Batches, origins: Origins) -> pa.Table:
             columns[column.name] = batch.formed(_OF_BATCHES[column.name], column.type)
         elif column.name in _FLAGS:
             which = _FLAGS[column.name]
-            columns[column.name] = arrow.flags(told[which] == 1, told[which] != NULL)
+            columns[column.name] = arrow.flags(rows[which] == 1, rows[which] != NULL)
         elif column.name in _OF_ROWS:
             columns[column.name] = row.formed(_OF_ROWS[column.name], column.type)
     return pa.Table.from_arrays([columns[name] for name in _names("batches")], names=_names("batches"))
 
 
-def records_table(piece: Any, found: Batches, origins: Origins, topics: list[str | None] | None = None) -> pa.Table:
-    """The table `records` for a piece (`analyzer.records.Piece`); with its contents where `topics` are given, the names
-    of the topics of `origins` (`topic_names`)."""
+def records_table(piece: Any, opened: Batches, origins: Origins, topics: list[str | None] | None = None) -> pa.Table:
+    """Return the table `records` for some records (`batch_reader.RecordRows`).
+
+    topics   names of the topics of `origins` (`topic_names`); given: the rows have their contents
+    """
     from analyzer.records import batch_reader as r
 
     t = piece.table
-    which = found.table[b.B_SET, t[r.R_BATCH]]
+    which = opened.table[b.B_SET, t[r.R_BATCH]]
     columns = {
         **origins.of(which),
-        "batch": arrow.integers(found.table[b.B_OFFSET, t[r.R_BATCH]], pa.int64()),
+        "batch": arrow.integers(opened.table[b.B_OFFSET, t[r.R_BATCH]], pa.int64()),
         # Copies: the next piece is written where this one is.
         "offset": arrow.integers(t[r.R_OFFSET].copy(), pa.int64()),
         "timestamp": _millis(t[r.R_TIMESTAMP]),
@@ -438,16 +443,18 @@ def empty_table(name: str) -> pa.Table:
     """`batches` or `records` without rows, of the types that the others have."""
     none = np.zeros(0, np.int64)
     origins = Origins(none, none, none, none, none, none, none, none, "", (), ())
-    found = Batches(np.zeros((b.B_COLUMNS, 0), np.int64), np.zeros(0, np.uint8))
+    no_batches = Batches(np.zeros((b.B_COLUMNS, 0), np.int64), np.zeros(0, np.uint8))
     if name == "batches":
-        return batches_table(found, origins)
+        return batches_table(no_batches, origins)
     from analyzer.records import batch_reader as r
 
-    return records_table(r.Piece(np.zeros((r.R_COLUMNS, 0), np.int64), (found.heap, found.heap)), found, origins)
+    return records_table(
+        r.RecordRows(np.zeros((r.R_COLUMNS, 0), np.int64), (no_batches.heap, no_batches.heap)), no_batches, origins
+    )
 
 
 def topic_names(origins: Origins) -> list[str | None]:
-    """The name of each set's topic, by its id if need be and some message has told; None where not known."""
+    """Return the name of each set's topic, by its id if a message names that; None if unknown."""
     from analyzer.records.record_trees import CLUSTER_METADATA, CLUSTER_METADATA_ID
 
     def named(topic: int, topic_id: int) -> str | None:
@@ -455,8 +462,8 @@ def topic_names(origins: Origins) -> list[str | None]:
             return origins.strings[topic]
         if topic_id == NULL:
             return None
-        said = origins.strings[topic_id]
-        return CLUSTER_METADATA if said == CLUSTER_METADATA_ID else origins.topic_name(said)
+        name = origins.strings[topic_id]
+        return CLUSTER_METADATA if name == CLUSTER_METADATA_ID else origins.topic_name(name)
 
     return [named(*pair) for pair in zip(origins.topic.tolist(), origins.topic_id.tolist(), strict=True)]
 
@@ -472,7 +479,7 @@ def _millis(values: np.ndarray) -> pa.Array:
 
 
 def _reasons(table: np.ndarray) -> pa.Array:
-    """Sentences for the few rows that have something to say."""
+    """Return sentences for the few rows with a reason."""
     odd = np.flatnonzero(table[b.B_REASON] != b.REASON_NONE)
     if not len(odd):
         return arrow.dictionary(np.full(table.shape[1], NULL, np.int64), [])

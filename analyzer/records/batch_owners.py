@@ -1,8 +1,8 @@
-"""Batches of some record sets -> rows in the order of those who tell of the sets.
+"""Batches of record sets -> rows in the order of their sets' exchanges.
 
-In: tables of batches (`batches.py`), and the numbers of the sets that somebody told of. Out: the rows of these, in that
-order, B_SET being which of them it is; what the columns of `batches` hold beside what a row has already; and counts.
-Kernels; `tests/analyzer/records/test_batch_owners.py` has their slow twins.
+In: tables of batches (`batches.py`), and the numbers of the sets of ended exchanges. Out: the rows of these, in that
+order, with the index of their set in B_SET; the further columns of `batches`; and counts. Kernels;
+`tests/analyzer/records/test_batch_owners.py` has their reference implementations.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from analyzer.records.batches import (
 from captures.kernels import NULL, Flag, Int, Table, inline, kernel
 
 O_CONNECTION, O_EXCHANGE, O_REPLY, O_SIDE, O_TOPIC, O_TOPIC_ID, O_PARTITION, O_COLUMNS = range(8)
-"""What is told of a set (`tables.Origins`)."""
+"""Columns of a set's origin (`arrow_tables.Origins`)."""
 
 (
     R_CODEC,
@@ -59,7 +59,7 @@ O_CONNECTION, O_EXCHANGE, O_REPLY, O_SIDE, O_TOPIC, O_TOPIC_ID, O_PARTITION, O_C
     R_DELETE_HORIZON,
     R_COLUMNS,
 ) = range(O_COLUMNS, O_COLUMNS + 12)
-"""What `tell` says of a batch, behind what is told of its set."""
+"""Columns of a batch that `tell` adds behind its set's origin."""
 
 (
     C_BATCHES,
@@ -159,8 +159,7 @@ def _micros(millis: Int) -> Int:
 
 @kernel
 def tell(table: Table, origins: Table, out: Table) -> None:
-    """Into out int64[R_COLUMNS, n] what the columns of batches hold. origins int64[O_COLUMNS, sets]: B_SET says which
-    is whose."""
+    """Fill in out int64[R_COLUMNS, n], the columns of batches. origins int64[O_COLUMNS, sets], by B_SET."""
     n = table.shape[1]
     for column in range(O_COLUMNS):
         for i in range(n):

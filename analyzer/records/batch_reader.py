@@ -1,6 +1,6 @@
 """Batches opened: records as columns of positions.
 
-In: `Batches`. Out: `Piece`s of up to `PIECE_ROWS` records, in order: offset, timestamp, and where key, value and
+In: `Batches`. Out: `RecordRows` of up to `PIECE_ROWS` records, in order: offset, timestamp, and where key, value and
 headers lie. Compressed batches are decompressed into a scratch heap that the next piece overwrites; so what is wanted
 of a piece is taken before the next one. What turns out wrong on the way is written into the row of the batch.
 
@@ -189,8 +189,10 @@ def _key_value(b: Bytes, at: Int, end: Int, out: Table, row: Int) -> Flag:
 
 @inline
 def _base_of_set(b: Bytes, at: Int, end: Int, wrapper: Int) -> Int:
-    """What to add to the relative offsets of a message set of magic 1. The wrapper has the last one's; librdkafka once
-    produced with 0 there."""
+    """Return the base of the relative offsets of a message set of magic 1.
+
+    The wrapper has the offset of the last message; librdkafka once produced with 0 there.
+    """
     last = np.int64(0)
     while end - at >= ENTRY_HEADER + SMALLEST:
         size = int32_at(b, at + 8)
@@ -342,7 +344,7 @@ def parse(
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class RecordRows:
     """Some records, in order: `table` int64[R_COLUMNS, n]; their places are in `heaps`, valid until the next piece."""
 
     table: np.ndarray
@@ -352,7 +354,7 @@ class Piece:
         return int(self.table.shape[1])
 
 
-class Packed:
+class CompressedBatches:
     """Compressed batches of `batches`, by their rows: which are `small`, and, once decompressed, their `place`
     int64[2, n]: where in the scratch heap their bytes lie, and how many (NULL: they cannot be decompressed)."""
 
@@ -366,7 +368,7 @@ class Packed:
         self.each = batches.table[[B_RECORDS_AT, B_RECORDS_LENGTH, B_ATTRIBUTES, B_MAGIC]][:, rows].T.tolist()
 
 
-class Opener:
+class BatchReader:
     """Opens batches, with buffers that are used again. One thread's at a time."""
 
     def __init__(self, limits: Limits | None = None, rows: int = PIECE_ROWS) -> None:
@@ -374,7 +376,7 @@ class Opener:
         self._scratch = codecs.Scratch()
         self._out = np.empty((R_COLUMNS, rows), np.int64)
 
-    def open(self, batches: Batches, first: int = 0, stop: int | None = None) -> Iterator[Piece]:
+    def open(self, batches: Batches, first: int = 0, stop: int | None = None) -> Iterator[RecordRows]:
         """The records of batches first .. stop - 1. B_UNCOMPRESSED, reasons and the counts of old messages are filled
         in their table."""
         table = batches.table
@@ -386,7 +388,7 @@ class Opener:
         plain = table[B_ATTRIBUTES, here] & CODEC_MASK == NONE
         table[B_UNCOMPRESSED, here][whole & plain] = table[B_RECORDS_LENGTH, here][whole & plain]
         known = table[B_RECORDS_LENGTH, here] != NULL
-        packed = Packed(batches, np.flatnonzero(whole & ~plain & known) + first)
+        packed = CompressedBatches(batches, np.flatnonzero(whole & ~plain & known) + first)
         place = np.full((2, last - first), NULL, np.int64)
         done = 0
         while True:
@@ -396,11 +398,11 @@ class Opener:
             while p[P_BATCH] < until:
                 rows = parse(batches.heap, self._scratch.data, place, first, until, table, self._out, p, CRC32_TABLES)
                 if rows:
-                    yield Piece(self._out[:, :rows], (batches.heap, self._scratch.data))
+                    yield RecordRows(self._out[:, :rows], (batches.heap, self._scratch.data))
             if until == last:
                 return
 
-    def decompress(self, packed: Packed, done: int) -> int:
+    def decompress(self, packed: CompressedBatches, done: int) -> int:
         """Decompress batches from number `done` on, until they fill a piece; the scratch heap then holds no others.
         Returns the number of the first that is left."""
         table, heap, scratch = packed.batches.table, packed.batches.heap, self._scratch
@@ -428,7 +430,7 @@ class Opener:
             done += 1
         return done
 
-    def _decompress(self, packed: Packed, n: int, data: memoryview) -> None:
+    def _decompress(self, packed: CompressedBatches, n: int, data: memoryview) -> None:
         """Decompress batch number `n` of `packed` behind what the scratch heap holds."""
         start, length, attributes, magic = packed.each[n]
         table, i = packed.batches.table, packed.rows[n]
@@ -441,19 +443,19 @@ class Opener:
                 out.used = at
                 out.append(flat)
                 size = len(flat)
-        except _TooDeep:
+        except _NestingError:
             out.used = at
             table[B_REASON, i], table[B_REASON_A, i] = REASON_DEPTH, DEPTH_LIMIT
-        except codecs.Bomb:
+        except codecs.DecompressedSizeError:
             table[B_REASON, i], table[B_REASON_A, i] = REASON_BOMB, most
-        except codecs.Broken:
+        except codecs.CorruptDataError:
             table[B_REASON, i] = REASON_DATA
         else:
             table[B_UNCOMPRESSED, i] = size
             packed.place[0, n], packed.place[1, n] = at, size
 
 
-class _TooDeep(Exception):
+class _NestingError(Exception):
     """Compressed in compressed in compressed ..."""
 
 
@@ -472,10 +474,10 @@ def _nested(heap: Bytes, at: Int, end: Int) -> Flag:
 
 def _flattened(messages: bytes, most: int, depth: int) -> bytes:
     """A message set whose compressed messages are replaced by what they hold, with absolute offsets in magic 1 too.
-    Rare (clients of 0.8), so in plain Python. Raises as `codecs.decompress`, and _TooDeep."""
+    Rare (clients of 0.8), so in plain Python. Raises as `codecs.decompress`, and _NestingError."""
     if depth <= 1:
-        raise _TooDeep
-    made = bytearray()
+        raise _NestingError
+    flat = bytearray()
     at = 0
     while len(messages) - at >= ENTRY_HEADER + SMALLEST:
         offset, size = struct.unpack_from(">qi", messages, at)
@@ -484,13 +486,13 @@ def _flattened(messages: bytes, most: int, depth: int) -> bytes:
             break
         magic, attributes = messages[at + CRC_FROM_OLD], messages[at + 17]
         if magic > 1 or not attributes & CODEC_MASK:
-            made += messages[at:stop]
+            flat += messages[at:stop]
         else:
-            made += _inner(messages[at:stop], offset, magic, attributes, most - len(made), depth)
+            flat += _inner(messages[at:stop], offset, magic, attributes, most - len(flat), depth)
         at = stop
-        if len(made) > most:
-            raise codecs.Bomb
-    return bytes(made) + messages[at:]
+        if len(flat) > most:
+            raise codecs.DecompressedSizeError
+    return bytes(flat) + messages[at:]
 
 
 def _inner(message: bytes, offset: int, magic: int, attributes: int, most: int, depth: int) -> bytes:

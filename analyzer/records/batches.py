@@ -1,9 +1,9 @@
-"""Record sets -> one row a batch: what the headers of record batches and old messages say.
+"""Record sets -> one row a batch, with the headers of record batches and old messages.
 
 In: the bytes of records fields (of Produce, Fetch, ShareFetch, or a log segment), each a *record set*: batches of magic
 2 (KIP-98) and messages of magic 0 and 1 (KIP-31, KIP-32), one after another, in any mixture. Out: a table of integers,
-one column a row of `Batches.table`, in order. A set is never refused: what cannot be a batch becomes a row that says
-why, and the walk goes on behind it where its size can be believed.
+one column a row of `Batches.table`, in order. A set is never refused: bytes that cannot be a batch become a row with a
+reason, and reading continues behind it if its size is plausible.
 """
 
 from __future__ import annotations
@@ -262,7 +262,7 @@ def walk(heap: Bytes, at: Table, length: Table, size: Table, out: Table, walked:
 
 @dataclass(frozen=True)
 class Limits:
-    """What one batch may become when decompressed: `bytes` in all, and `ratio` times its size."""
+    """Limits of one batch's decompressed size: `bytes` in all, and `ratio` times its compressed size."""
 
     bytes: int = DECOMPRESSED_LIMIT
     ratio: int = RATIO_LIMIT
@@ -312,7 +312,7 @@ def codec(table: np.ndarray) -> np.ndarray:
 
 
 def reason(code: int, number: int) -> str | None:
-    """What is wrong with a batch, as a sentence; None where nothing is."""
+    """Return the error of a batch as a sentence; None if it has none."""
     if code == REASON_NONE:
         return None
     return {

@@ -135,10 +135,10 @@ def check(table: np.ndarray, heap: np.ndarray, first: int = 0, stop: int | None 
     data = view(heap)
     where = large[:many]
     magics, ats, lengths = table[B_MAGIC, where], table[B_AT, where], table[B_LENGTH, where]
-    found = [
+    partitions = [
         crc32c(data[at + CRC_FROM_V2 : at + length])
         if magic == 2
         else zlib.crc32(data[at + CRC_FROM_OLD : at + length])
         for magic, at, length in zip(magics.tolist(), ats.tolist(), lengths.tolist(), strict=True)
     ]
-    table[B_CRC_OK, where] = table[B_CRC, where] == np.array(found, np.int64)
+    table[B_CRC_OK, where] = table[B_CRC, where] == np.array(partitions, np.int64)

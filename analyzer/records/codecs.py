@@ -1,9 +1,9 @@
 """Decompression of record batches: gzip, snappy, lz4, zstd, each as Kafka clients write it, never beyond a limit.
 
-In: the compressed bytes of one batch. Out: the bytes, written into a `Scratch` that is used again and again (fresh
-memory is dear). A capture is hostile input: nothing here makes more bytes than the limit it is given, and whatever the
-libraries raise leaves as `Broken` or `Bomb`. All of them let other threads run while they work, and each is imported
-where it is called, for most runs need none: together they take a tenth of a start.
+In: the compressed bytes of one batch. Out: the bytes, written into a `Scratch` that is reused, because fresh memory is
+slow. A capture is hostile input: nothing here decompresses more bytes than its limit, and all exceptions of the
+libraries become `CorruptDataError` or `DecompressedSizeError`. The libraries release the GIL, and each is imported
+where it is called, because most runs need none: together they take a tenth of a start.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
 LZ4_RATIO: Final = 255  # no lz4 block grows by more
 _LZ4_SIZED: Final = 8  # flag: the frame says the size of its content
 _ZSTD_SMALL: Final = 8 << 10
-"""Compressed bytes up to which one frame of one block, 128 KiB at most, is made in one call."""
+"""Compressed bytes up to which one frame of one block, at most 128 KiB, is decompressed in one call."""
 _ZSTD_EMPTY: Final = 13  # bytes: magic, descriptor, window, a block of up to 3, checksum
 _STEP: Final = 4 << 20
 _SLIGHT: Final = 64
@@ -29,29 +29,30 @@ _MOST_SLIGHT: Final = 4096
 """Members or frames of one batch that may make fewer than `_SLIGHT` bytes. A producer writes a batch as one; 20 bytes
 are an empty one, which costs microseconds."""
 _MEMBER_PIECE: Final = 256
-"""Bytes that a member behind the first is given to begin with, then twice as many: what the library has not used it
-copies, and were that all of the rest each time, the copying would be quadratic."""
+"""Bytes of a further member that the library gets first, then twice as many each time: it copies what it does not use,
+and with all of the rest each time, copying would be quadratic.
+"""
 
 
-class Broken(Exception):
+class CorruptDataError(Exception):
     """Bytes that are not of their codec."""
 
 
-class Bomb(Exception):
+class DecompressedSizeError(Exception):
     """More decompressed bytes than allowed."""
 
 
-class _Slight:
-    """Counts the members or frames of a batch that make next to nothing. Raises Broken when they are too many."""
+class _SmallParts:
+    """Counts the members or frames of a batch that hold next to nothing; raises CorruptDataError for too many."""
 
     def __init__(self) -> None:
         self._count = 0
 
-    def made(self, size: int) -> None:
+    def count(self, size: int) -> None:
         if size < _SLIGHT:
             self._count += 1
             if self._count > _MOST_SLIGHT:
-                raise Broken(f"more than {_MOST_SLIGHT:,} parts with hardly a byte in them")
+                raise CorruptDataError(f"more than {_MOST_SLIGHT:,} parts with hardly a byte in them")
 
 
 class Scratch:
@@ -79,18 +80,20 @@ class Scratch:
 
 
 def decompress(codec: int, data: memoryview, most: int, out: Scratch) -> int:
-    """Append the decompressed bytes to `out`; returns how many. Raises Broken, and Bomb where they are more than
-    `most`; `out` is then as it was."""
+    """Append the decompressed bytes to `out` and return their number.
+
+    Raises CorruptDataError, and DecompressedSizeError if they are more than `most`; `out` is then unchanged.
+    """
     before = out.used
     try:
         _DECOMPRESS[codec](data, most, out)
-    except Bomb:
+    except DecompressedSizeError:
         out.used = before
         raise
     # The libraries have an exception class each, some plain ValueError, RuntimeError, MemoryError (sizes that lie).
     except Exception as failure:
         out.used = before
-        raise Broken(str(failure)) from None
+        raise CorruptDataError(str(failure)) from None
     return out.used - before
 
 
@@ -99,24 +102,24 @@ def _gzip(data: memoryview, most: int, out: Scratch) -> None:
     from isal import isal_zlib
 
     at, left, piece = 0, most, len(data)
-    slight = _Slight()
+    slight = _SmallParts()
     while at < len(data):
         member = isal_zlib.decompressobj(31)
         size = 0
         while not member.eof:
             if at == len(data):
-                raise Broken("gzip ends early")
+                raise CorruptDataError("gzip ends early")
             given = data[at : at + piece]
-            made = member.decompress(given, left + 1)
-            if len(made) > left:
-                raise Bomb
+            content = member.decompress(given, left + 1)
+            if len(content) > left:
+                raise DecompressedSizeError
             at += len(given) - len(member.unused_data)
-            left -= len(made)
-            size += len(made)
-            out.append(made)
+            left -= len(content)
+            size += len(content)
+            out.append(content)
             piece *= 2
         piece = _MEMBER_PIECE
-        slight.made(size)
+        slight.count(size)
 
 
 def _snappy(data: memoryview, most: int, out: Scratch) -> None:
@@ -126,20 +129,20 @@ def _snappy(data: memoryview, most: int, out: Scratch) -> None:
         return
     at, left = XERIAL_HEADER, most
     if len(data) < XERIAL_HEADER:
-        raise Broken("xerial header cut short")
+        raise CorruptDataError("xerial header cut short")
     while at < len(data):
         size = int.from_bytes(data[at : at + 4], "big")
         if size == 0x82534E41 and bytes(data[at : at + len(XERIAL_MAGIC)]) == XERIAL_MAGIC:
             at += XERIAL_HEADER  # a stream behind a stream
             continue
         if at + 4 + size > len(data):
-            raise Broken("xerial block cut short")
+            raise CorruptDataError("xerial block cut short")
         left -= _snappy_block(data[at + 4 : at + 4 + size], left, out)
         at += 4 + size
 
 
 def _snappy_block(block: memoryview, most: int, out: Scratch) -> int:
-    """A block begins with its uncompressed size, a varint: the library makes room for what that says."""
+    """Decompress a block. It begins with its uncompressed size, a varint, and the library allocates that many bytes."""
     size = shift = 0
     for byte in block[:5]:
         size |= (byte & 0x7F) << shift
@@ -147,12 +150,12 @@ def _snappy_block(block: memoryview, most: int, out: Scratch) -> int:
             break
         shift += 7
     if size > most:
-        raise Bomb
+        raise DecompressedSizeError
     import snappy
 
-    made = snappy.uncompress(block)
-    out.append(made)
-    return len(made)
+    content = snappy.uncompress(block)
+    out.append(content)
+    return len(content)
 
 
 def _lz4(data: memoryview, most: int, out: Scratch) -> None:
@@ -160,27 +163,27 @@ def _lz4(data: memoryview, most: int, out: Scratch) -> None:
     import lz4.frame
 
     at, left = 0, most
-    slight = _Slight()
+    slight = _SmallParts()
     while at < len(data):
         rest = data[at:]
         if len(rest) > 14 and rest[4] & _LZ4_SIZED and int.from_bytes(rest[6:14], "little") > left:
-            raise Bomb
+            raise DecompressedSizeError
         if at:  # the first is nearly always the only one
             rest = rest[: _lz4_size(rest)]
         before = out.used
         if len(rest) * LZ4_RATIO <= max(left, RATIO_FREE):  # cannot be much too much: in one go
             try:
-                made, used = lz4.frame.decompress(rest, return_bytes_read=True)
+                content, used = lz4.frame.decompress(rest, return_bytes_read=True)
             except RuntimeError:
-                made, used = lz4.frame.decompress(_lz4_mended(rest), return_bytes_read=True)
-            if len(made) > left:
-                raise Bomb
-            out.append(made)
+                content, used = lz4.frame.decompress(_lz4_mended(rest), return_bytes_read=True)
+            if len(content) > left:
+                raise DecompressedSizeError
+            out.append(content)
         else:
             used = _lz4_in_steps(_lz4_mended(rest), left, out)
         at += used
         left -= out.used - before
-        slight.made(out.used - before)
+        slight.count(out.used - before)
 
 
 def _lz4_in_steps(data: memoryview, left: int, out: Scratch) -> int:
@@ -190,13 +193,13 @@ def _lz4_in_steps(data: memoryview, left: int, out: Scratch) -> int:
     frame = lz4.frame.LZ4FrameDecompressor()
     piece: Any = data
     while not frame.eof:
-        made = frame.decompress(piece, max_length=min(_STEP, left + 1))
-        if not made and not frame.eof:
-            raise Broken("lz4 ends early")
-        left -= len(made)
+        content = frame.decompress(piece, max_length=min(_STEP, left + 1))
+        if not content and not frame.eof:
+            raise CorruptDataError("lz4 ends early")
+        left -= len(content)
         if left < 0:
-            raise Bomb
-        out.append(made)
+            raise DecompressedSizeError
+        out.append(content)
         piece = b""
     return len(data) - len(frame.unused_data or b"")
 
@@ -204,10 +207,10 @@ def _lz4_in_steps(data: memoryview, left: int, out: Scratch) -> int:
 def _lz4_header(data: memoryview) -> int:
     """Bytes of a frame's header but for its checksum: magic 4, FLG, BD, [content size 8], [dictionary id 4], HC."""
     if len(data) < 7 or bytes(data[:4]) != LZ4_MAGIC:
-        raise Broken("no lz4 frame")
+        raise CorruptDataError("no lz4 frame")
     end = 6 + (8 if data[4] & _LZ4_SIZED else 0) + (4 if data[4] & 1 else 0)
     if len(data) <= end:
-        raise Broken("lz4 header cut short")
+        raise CorruptDataError("lz4 header cut short")
     return end
 
 
@@ -225,8 +228,10 @@ def _lz4_size(data: memoryview) -> int:
 
 
 def _lz4_mended(data: memoryview) -> memoryview:
-    """The frame with a right header checksum, where it has the one that clients of 0.8 and 0.9 computed, over the magic
-    too (KAFKA-3160)."""
+    """Return the frame with a correct header checksum, if it has that of clients of 0.8 and 0.9, which includes the
+    magic
+    (KAFKA-3160).
+    """
     end = _lz4_header(data)
     if data[end] != xxh32(data[:end]) >> 8 & 0xFF:
         return data
@@ -278,34 +283,33 @@ def _zstd(data: memoryview, most: int, out: Scratch) -> None:
         content = stream.decompress(data)
         if not stream.unused_data:
             if not stream.eof:
-                raise Broken("zstd ends early")
+                raise CorruptDataError("zstd ends early")
             if len(content) > most:
-                raise Bomb
+                raise DecompressedSizeError
             out.append(content)
             return
     size = zstandard.frame_content_size(data)  # -1: not said
     if size > most:
-        raise Bomb
+        raise DecompressedSizeError
     _zstd_whole(data)
-    made = 0
+    total = 0
     with decompressor.stream_reader(data, read_across_frames=True, closefd=False) as reader:
         out.room(min(most + 1, size + 1 if size >= 0 else 8 * len(data)))
         while True:
-            room = min(len(out.data) - out.used, most + 1 - made)
+            room = min(len(out.data) - out.used, most + 1 - total)
             count = reader.readinto(out.view[out.used : out.used + room])
             if count == 0:
                 break
-            made += count
+            total += count
             out.used += count
-            if made > most:
-                raise Bomb
+            if total > most:
+                raise DecompressedSizeError
             if count == room:
-                out.room(min(most + 1 - made, max(made, 1 << 16)))
+                out.room(min(most + 1 - total, max(total, 1 << 16)))
 
 
 def _zstd_is_one_block(data: memoryview) -> bool:
-    """Whether the first frame has no more than one block: looked at before a byte is made, as a block of four bytes may
-    become 128 KiB."""
+    """Return whether the first frame has at most one block, before decompressing: four bytes may become 128 KiB."""
     at = _ZSTD_HEADERS[data[4]] if len(data) > 4 else 0
     return at < len(data) and bool(data[at] & 1)
 
@@ -324,7 +328,7 @@ def _zstd_whole(data: memoryview) -> None:
     import zstandard
 
     at = 0
-    slight = _Slight()
+    slight = _SmallParts()
     while at < len(data):
         at_frame, before = data[at:], at
         checksum = 4 if len(at_frame) > 4 and at_frame[4] & 4 else 0
@@ -335,12 +339,12 @@ def _zstd_whole(data: memoryview) -> None:
             last = header & 1
             at += 3 + (1 if header >> 1 & 3 == 1 else header >> 3)  # type 1: one byte, repeated
             if at > len(data):
-                raise Broken("zstd ends early")
+                raise CorruptDataError("zstd ends early")
         at += checksum
         if at > len(data):
-            raise Broken("zstd ends early")
+            raise CorruptDataError("zstd ends early")
         # What a block makes is not known here: a frame of no more than a header and an empty block makes nothing.
-        slight.made(0 if at - before <= _ZSTD_EMPTY else _SLIGHT)
+        slight.count(0 if at - before <= _ZSTD_EMPTY else _SLIGHT)
 
 
 _DECOMPRESS: Final = {GZIP: _gzip, SNAPPY: _snappy, LZ4: _lz4, ZSTD: _zstd}

@@ -1,7 +1,7 @@
 """Keys, values and headers of records as Arrow columns, and what records of internal topics mean.
 
-In: a `Piece` of records. Out: the columns of `records` that only `--records full` fills. Bytes are copied by a kernel,
-one column at a time; secrets in records of internal topics are overwritten with `*` on the way.
+In: `RecordRows`. Out: the columns of `records` that only `--records full` fills. Bytes are copied by a kernel, one
+column at a time; secrets in records of internal topics are overwritten with `*` on the way.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SHORTEST_METADATA = 4
 """Bytes of a metadata record with anything in it: frame version, type, version, and one more."""
 
 
-def columns(piece: r.Piece, which: np.ndarray, topics: Sequence[str | None]) -> dict[str, pa.Array]:
+def columns(piece: r.RecordRows, which: np.ndarray, topics: Sequence[str | None]) -> dict[str, pa.Array]:
     """key, value, headers, decoded. which: int64[n], the record set of each record; topics: the names of their topics,
     None where not known."""
     t = piece.table
@@ -49,7 +49,7 @@ def columns(piece: r.Piece, which: np.ndarray, topics: Sequence[str | None]) -> 
 
 
 def _mask_copies(values: np.ndarray, offsets: np.ndarray, candidates: np.ndarray) -> None:
-    """Overwrite the secrets of metadata records in logs of other names: somebody may have copied such a segment."""
+    """Overwrite the secrets of metadata records in logs of other names, because the segment may be a copy."""
     at = offsets[:-1][candidates]
     framed = candidates[values[at] == embedded.METADATA_FRAME_VERSION]
     if not len(framed):
@@ -61,7 +61,7 @@ def _mask_copies(values: np.ndarray, offsets: np.ndarray, candidates: np.ndarray
             values[offsets[i] + start : offsets[i] + stop] = ord("*")
 
 
-def _bytes(piece: r.Piece, heap: np.ndarray, at: np.ndarray, length: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _bytes(piece: r.RecordRows, heap: np.ndarray, at: np.ndarray, length: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(the bytes of some field of all records one behind another, int64[n + 1] where each starts)."""
     sizes = np.where(length == NULL, 0, length)
     offsets = np.zeros(len(at) + 1, np.int64)
@@ -81,14 +81,14 @@ def _binary(data: np.ndarray, offsets: np.ndarray, absent: np.ndarray, kind: pa.
     return pa.Array.from_buffers(kind or pa.binary(), len(absent), buffers)
 
 
-def _headers(piece: r.Piece) -> pa.Array:
+def _headers(piece: r.RecordRows) -> pa.Array:
     """Lists of (key, value). Names are UTF-8 in Kafka; bytes that are not show as `\\xNN`."""
     t = piece.table
     counts = t[r.R_HEADERS]
-    found = np.empty((5, int(counts.sum())), np.int64)
-    r.headers_of(*piece.heaps, t[r.R_HEAP], t[r.R_HEADERS_AT], counts, found)
-    heap, name_at, name_length, value_at, value_length = found
-    names = _binary(*_bytes(piece, heap, name_at, name_length), np.zeros(found.shape[1], bool))
+    headers = np.empty((5, int(counts.sum())), np.int64)
+    r.headers_of(*piece.heaps, t[r.R_HEAP], t[r.R_HEADERS_AT], counts, headers)
+    heap, name_at, name_length, value_at, value_length = headers
+    names = _binary(*_bytes(piece, heap, name_at, name_length), np.zeros(headers.shape[1], bool))
     try:
         names = names.cast(pa.string())  # checks that they are UTF-8
     except pa.ArrowInvalid:

@@ -71,9 +71,9 @@ def _parts(file: Any, size: int, window_bytes: int) -> Iterator[Part]:
         have = file.readinto(heap)
         if not have:
             return
-        found = batches(heap, np.zeros(1, np.int64), np.full(1, have, np.int64))
-        last = found.table[:, -1]
-        whole = len(found)
+        opened = batches(heap, np.zeros(1, np.int64), np.full(1, have, np.int64))
+        last = opened.table[:, -1]
+        whole = len(opened)
         if last[b.B_STATE] == b.PARTIAL and at + have < size:
             need = int(last[b.B_SIZE]) if last[b.B_SIZE] != NULL else 2 * len(heap)
             if whole > 1:
@@ -81,23 +81,23 @@ def _parts(file: Any, size: int, window_bytes: int) -> Iterator[Part]:
             elif need <= size - at:  # larger than the window; else it says more than there is
                 heap = np.empty(need, np.uint8)
                 continue
-        found = Batches(found.table[:, :whole], heap)
-        checksums.check(found.table, heap)
+        opened = Batches(opened.table[:, :whole], heap)
+        checksums.check(opened.table, heap)
         bad = np.flatnonzero(
-            (found.table[b.B_STATE] != b.WHOLE) & (found.table[b.B_REASON] != b.REASON_CODEC)
-            | (found.table[b.B_CRC_OK] == 0)
+            (opened.table[b.B_STATE] != b.WHOLE) & (opened.table[b.B_REASON] != b.REASON_CODEC)
+            | (opened.table[b.B_CRC_OK] == 0)
         )
         if len(bad):
             stop = int(bad[0])
-            table = found.table[:, : stop + 1].copy()
+            table = opened.table[:, : stop + 1].copy()
             where = at + int(table[b.B_AT, stop])
             damage = Damage(where, _known(table[b.B_OFFSET, stop]), _why(table[:, stop], heap[:have]), size - where)
             # The bad one's records are not to be believed; nothing behind it is.
             table[b.B_STATE, stop] = b.BROKEN if table[b.B_STATE, stop] == b.WHOLE else table[b.B_STATE, stop]
             yield Part(Batches(table, heap), at, damage)
             return
-        yield Part(found, at, None)
-        at += int(found.table[b.B_AT, -1] + found.table[b.B_LENGTH, -1])
+        yield Part(opened, at, None)
+        at += int(opened.table[b.B_AT, -1] + opened.table[b.B_LENGTH, -1])
 
 
 def _known(value: Any) -> int | None:
@@ -109,8 +109,8 @@ def _why(row: np.ndarray, heap: np.ndarray) -> str:
     if not heap[at:].any():
         return "zeros, as a broker preallocates"
     if row[b.B_STATE] == b.PARTIAL:
-        said = f" of {row[b.B_SIZE]}" if row[b.B_SIZE] != NULL else ""
-        return f"the batch ends after {row[b.B_LENGTH]}{said} bytes"
+        size = f" of {row[b.B_SIZE]}" if row[b.B_SIZE] != NULL else ""
+        return f"the batch ends after {row[b.B_LENGTH]}{size} bytes"
     if row[b.B_CRC_OK] == 0:
         return "the checksum is wrong"
     return b.reason(int(row[b.B_REASON]), int(row[b.B_REASON_A])) or "not a batch"

@@ -23,12 +23,13 @@ _MOVED: Final = re.compile(r"\.[0-9a-f]{32}-(delete|future|stray)$")
 
 
 class LogError(KwireError):
-    """A file that cannot be read as what its name says."""
+    """A file whose content does not match its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogPoint:
-    """The segments of one partition, in order of their offsets; topic and partition are None where no folder says."""
+    """The segments of one partition, in order of their offsets; topic and partition are None if no folder names
+    them."""
 
     name: str
     paths: tuple[Path, ...]
@@ -43,8 +44,8 @@ def is_segment(path: str | os.PathLike[str]) -> bool:
 
 def beside_kind(path: str | os.PathLike[str]) -> str | None:
     """`index`, `timeindex`, `txnindex` or `snapshot` by a file's name; None for others."""
-    found = _BESIDE.fullmatch(Path(path).name)
-    return found[1] if found else None
+    match = _BESIDE.fullmatch(Path(path).name)
+    return match[1] if match else None
 
 
 def is_log(argument: str) -> bool:
@@ -53,11 +54,13 @@ def is_log(argument: str) -> bool:
 
 
 def log_point(argument: str) -> LogPoint | None:
-    """The segments that an argument names: a segment, or a folder that holds some; None where it is neither."""
+    """Return the segments that an argument names: a segment, or a folder that holds some; None if it is neither."""
     path = Path(argument)
     if path.is_dir():
         # Not its snapshots, which say again what the log says, nor what is being deleted.
-        paths = tuple(sorted((one for one in path.iterdir() if _LOG.fullmatch(one.name)), key=lambda one: one.name))
+        paths = tuple(
+            sorted((file for file in path.iterdir() if _LOG.fullmatch(file.name)), key=lambda file: file.name)
+        )
         return LogPoint(path.resolve().name, paths, *partition_of(path)) if paths else None
     if is_segment(path) and path.is_file():
         topic, partition = partition_of(path.resolve().parent)
@@ -67,7 +70,7 @@ def log_point(argument: str) -> LogPoint | None:
 
 
 def partition_of(folder: Path) -> tuple[str | None, int | None]:
-    """Topic and partition that a folder's name says (also of one that is being deleted or moved: `-delete`, `-future`,
+    """Return topic and partition in a folder's name (also of one being deleted or moved: `-delete`, `-future`,
     `-stray`)."""
-    found = _FOLDER.fullmatch(_MOVED.sub("", folder.resolve().name))
-    return (found[1], int(found[2])) if found and int(found[2]) < 1 << 31 else (None, None)
+    match = _FOLDER.fullmatch(_MOVED.sub("", folder.resolve().name))
+    return (match[1], int(match[2])) if match and int(match[2]) < 1 << 31 else (None, None)

@@ -35,7 +35,7 @@ SHOW_WINDOW_BYTES = 1 << 20
 
 @dataclass(slots=True)
 class LogRead:
-    """What is known of a partition's segments when they have been read: their entry in `_kwire.json`, notes, counts."""
+    """Result of reading a partition's segments: their entry in `_kwire.json`, notes, counts."""
 
     capture: dict[str, Any]
     notes: list[str] = field(default_factory=list)
@@ -56,16 +56,16 @@ def read_log(
     total = sum(path.stat().st_size for path in point.paths)
     done = 0
     with ThreadPoolExecutor(max_workers=threads, thread_name_prefix="kwire") as pool:
-        made = RecordTables(mode, pool, threads, limits)
+        record_tables = RecordTables(mode, pool, threads, limits)
         for path in point.paths:
             for part in segments.read(path):
-                for name, table in made.tables(part.batches, origins):
+                for name, table in record_tables.tables(part.batches, origins):
                     put(name, table)
                 if part.damage is not None:
                     result.notes.append(f"{path}: {part.damage}")
                 progress(done + part.at, total)
             done += path.stat().st_size
-        result.counts = made.counts
+        result.counts = record_tables.counts
     return result
 
 
@@ -116,7 +116,7 @@ class Shown:
 def shown(point: LogPoint, notes: list[str]) -> Iterator[Shown]:
     """Batch after batch; `notes` is filled with what recovery would cut off. Raises LogError."""
     origins = origin(point)
-    opener = r.Opener()
+    opener = r.BatchReader()
     for path in point.paths:
         for part in segments.read(path, SHOW_WINDOW_BYTES):
             yield from _of_part(part, origins, opener)
@@ -124,7 +124,7 @@ def shown(point: LogPoint, notes: list[str]) -> Iterator[Shown]:
                 notes.append(f"{path}: {part.damage}")
 
 
-def _of_part(part: Part, origins: Origins, opener: r.Opener) -> Iterator[Shown]:
+def _of_part(part: Part, origins: Origins, opener: r.BatchReader) -> Iterator[Shown]:
     topics = rt.topic_names(origins)
     records: list[list[dict[str, Any]]] = [[] for _ in range(len(part.batches))]
     for piece in opener.open(part.batches):
@@ -138,19 +138,19 @@ def _of_part(part: Part, origins: Origins, opener: r.Opener) -> Iterator[Shown]:
 
 def log_points(arguments: list[str]) -> tuple[list[LogPoint], list[str]]:
     """(what of the arguments are logs, the rest)."""
-    found, rest = [], []
+    log_points_found, rest = [], []
     for argument in arguments:
         point = log_point(argument)
         if point is None:
             rest.append(argument)
         else:
-            found.append(point)
-    names = [point.name for point in found]
+            log_points_found.append(point)
+    names = [point.name for point in log_points_found]
     return [
         LogPoint(os.fspath(Path(argument)), point.paths, point.topic, point.partition)
         if names.count(point.name) > 1
         else point
-        for point, argument in zip(found, [a for a in arguments if a not in rest], strict=True)
+        for point, argument in zip(log_points_found, [a for a in arguments if a not in rest], strict=True)
     ], rest
 
 

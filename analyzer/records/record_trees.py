@@ -29,14 +29,14 @@ from captures.kernels import NULL
 
 CLUSTER_METADATA: Final = "__cluster_metadata"
 CLUSTER_METADATA_ID: Final = "AAAAAAAAAAAAAAAAAAAAAQ"
-"""Its topic id is always this one (Uuid.METADATA_TOPIC_ID, KIP-516); no message says its name."""
+"""Its topic id is always this one (Uuid.METADATA_TOPIC_ID, KIP-516); no message has its name."""
 MARKERS: Final = (CLUSTER_METADATA.encode(), bytes(15) + b"\x01")
 
 BATCHES_AT_ONCE: Final = 8
 """Opened between two looks at what a message may still cost."""
 
 LOOKS: Final = 1024
-"""Records made nodes between two looks at the time: some 20 ms."""
+"""Records that become nodes between two looks at the clock: some 20 ms."""
 
 SHOWN_CHARACTERS: Final = 200
 """Of a key, a value or a header; the bytes are in the message."""
@@ -81,11 +81,11 @@ class RecordSet:
 
     def label(self, size: int) -> str:
         """For people: `2 batches, 345 bytes`."""
-        said = f"{self.batches} batch{'es' if self.batches != 1 else ''}, {size} bytes"
+        label = f"{self.batches} batch{'es' if self.batches != 1 else ''}, {size} bytes"
         if self.stopped is None:
-            return said
+            return label
         more = f"{self.left_out:,} records more" if self.left_out else "more"
-        return f"{said} (and {more}: {self.stopped})"
+        return f"{label} (and {more}: {self.stopped})"
 
     def listed(self, path: str) -> list[dict[str, Any]]:
         """The records that have a format as JSON (`embedded.record_json`), with path and offset."""
@@ -106,13 +106,16 @@ def openers(
     nodes: bool = True,
     budget: Budget | None = None,
 ) -> dict[str, Callable[[bytes, GroupFacts], RecordSet]]:
-    """What opens the records field of an API and direction, for `embedded.nested`. `topic_name` gives the name for a
-    topic's name or id; `budget`: of all the message's fields."""
+    """Return functions that open the records fields of an API and direction, for `embedded.nested`.
+
+    topic_name   the name for a topic's name or id
+    budget       of all the message's fields
+    """
     path, topics = embedded.RECORD_FIELDS[api_key, direction]
     budget = budget or Budget()
 
-    def opener(data: bytes, said: GroupFacts) -> RecordSet:
-        named = next((said[topic] for topic in topics if said.get(topic)), "")
+    def opener(data: bytes, fields: GroupFacts) -> RecordSet:
+        named = next((fields[topic] for topic in topics if fields.get(topic)), "")
         topic = CLUSTER_METADATA if named == CLUSTER_METADATA_ID else topic_name(named)
         return record_set(data, topic, nodes=nodes, budget=budget)
 
@@ -143,7 +146,7 @@ def record_set(data: bytes | memoryview, topic: str, *, nodes: bool = True, budg
             budget.nodes = 0
         if not rows:
             continue
-        heaps = [one.tobytes() for one in piece.heaps]
+        heaps = [heap.tobytes() for heap in piece.heaps]
         headers = _headers(piece, rows)
         budget.start()
         for at, row in enumerate(piece.table[:, :rows].T.tolist(), 1):
@@ -160,12 +163,14 @@ def record_set(data: bytes | memoryview, topic: str, *, nodes: bool = True, budg
                 children[batch].append(node)
                 ends[batch] = node.end
             count += 1
-    made = [_batch(f"[{i}]", batches, i, data, tuple(children[i]), topic) for i in range(len(batches) if nodes else 0)]
+    nodes_made = [
+        _batch(f"[{i}]", batches, i, data, tuple(children[i]), topic) for i in range(len(batches) if nodes else 0)
+    ]
     counts = batches.table[b.B_COUNT]
     left_out = max(int(counts[counts > 0].sum()) - count, 0)
     stopped = budget.spent() if left_out or (counts == NULL).any() else None
     left_out = left_out if stopped is not None else 0  # else a batch is broken, and says so itself
-    return RecordSet(tuple(made), tuple(typed), len(batches), left_out, stopped)
+    return RecordSet(tuple(nodes_made), tuple(typed), len(batches), left_out, stopped)
 
 
 def later(data: bytes | memoryview, topic: str, base: int, budget: Budget) -> tuple[Node, str | None]:
@@ -190,14 +195,14 @@ def later(data: bytes | memoryview, topic: str, base: int, budget: Budget) -> tu
     if len(records) < count or count == NULL:
         stopped = budget.spent()
     node = _batch("[0]", batches, 0, data, cast("tuple[Node, ...]", records if len(records) else ()), topic)
-    fields = tuple(one._replace(start=one.start + base, end=one.end + base) for one in node.children)
+    fields = tuple(child._replace(start=child.start + base, end=child.end + base) for child in node.children)
     return node._replace(start=node.start + base, end=node.end + base, children=fields), stopped
 
 
 class Nodes(Sequence[Node]):
-    """Nodes that are made when they are looked at, by `_one`."""
+    """Nodes that are made on access, by `_node`."""
 
-    def _one(self, at: int) -> Node:
+    def _node(self, at: int) -> Node:
         raise NotImplementedError
 
     @overload
@@ -207,8 +212,8 @@ class Nodes(Sequence[Node]):
     def __getitem__(self, at: int | slice) -> Node | Sequence[Node]:
         places = range(len(self))[at]
         if isinstance(places, range):
-            return tuple(map(self._one, places))
-        return self._one(places)
+            return tuple(map(self._node, places))
+        return self._node(places)
 
 
 class Records(Nodes):
@@ -239,7 +244,7 @@ class Records(Nodes):
     @property
     def size(self) -> int:
         """Bytes that are kept for them."""
-        return sum(one.nbytes for one in (self._table, *self._heaps))
+        return sum(array.nbytes for array in (self._table, *self._heaps))
 
     def holding(self, offset: int) -> int | None:
         """Which of them holds a byte; none where they are compressed."""
@@ -247,7 +252,7 @@ class Records(Nodes):
         nodes = ((at, self[at]) for at in (near - 1, near) if 0 <= at < len(self))  # a key has numbers before it
         return next((at for at, node in nodes if node.start <= offset < node.end), None)
 
-    def _one(self, at: int) -> Node:
+    def _node(self, at: int) -> Node:
         row = self._table[:, at].tolist()
         source, headers = b.view(self._heaps[row[r.R_HEAP]]), self._headers(at)
         record = _typed(row, source, self._topic, self._control)
@@ -261,12 +266,12 @@ class Records(Nodes):
 
     def _headers(self, at: int) -> list[list[int]]:
         table = self._table[:, at : at + 1]
-        return list(_headers(r.Piece(table, self._heaps), 1)) if table[r.R_HEADERS, 0] else []
+        return list(_headers(r.RecordRows(table, self._heaps), 1)) if table[r.R_HEADERS, 0] else []
 
 
-def _pieces(batches: b.Batches, budget: Budget) -> Iterator[r.Piece]:
+def _pieces(batches: b.Batches, budget: Budget) -> Iterator[r.RecordRows]:
     """The records of batches, as far as the budget lets them be opened."""
-    opener = r.Opener(b.Limits(bytes=max(budget.bytes, 1)))
+    opener = r.BatchReader(b.Limits(bytes=max(budget.bytes, 1)))
     for first in range(0, len(batches), BATCHES_AT_ONCE):
         if budget.spent() is not None:
             return
@@ -282,12 +287,12 @@ def _pieces(batches: b.Batches, budget: Budget) -> Iterator[r.Piece]:
         budget.bytes -= int(sizes[sizes > 0].sum()) + int(bombs) * b.RATIO_FREE
 
 
-def _within(piece: r.Piece, budget: Budget) -> int:
+def _within(piece: r.RecordRows, budget: Budget) -> int:
     """How many records of a piece become objects."""
     return int(np.searchsorted(np.cumsum(_costs(piece)), budget.nodes, side="right"))
 
 
-def _costs(piece: r.Piece) -> np.ndarray:
+def _costs(piece: r.RecordRows) -> np.ndarray:
     """Of each record in nodes, the common few headers for nothing."""
     return np.asarray(1 + piece.table[r.R_HEADERS] // 10)
 
@@ -300,7 +305,7 @@ def secret_spans(data: bytes, topic: str) -> list[tuple[int, int]]:
     heap = np.frombuffer(bytearray(data), np.uint8)
     batches = b.batches(heap, np.zeros(1, np.int64), np.full(1, len(data), np.int64))
     spans = []
-    for piece in r.Opener().open(batches):
+    for piece in r.BatchReader().open(batches):
         for row in piece.table.T.tolist():
             if row[r.R_HEAP] == 0 and row[r.R_CONTROL] == NULL:
                 at = row[r.R_VALUE_AT]
@@ -314,8 +319,10 @@ def secret_spans(data: bytes, topic: str) -> list[tuple[int, int]]:
 
 
 def message_secrets(message: bytes, api_key: int, version: int, direction: int) -> list[tuple[int, int]]:
-    """The same of a whole message, its length included, spans in its frame, which comes behind that. If it names that
-    topic and cannot be decoded, all of it counts but the correlation id."""
+    """Like the above for a whole message with its length; spans are in the frame behind the length.
+
+    If it names that topic and cannot be decoded, all of it is secret but the correlation id.
+    """
     if (api_key, direction) not in embedded.RECORD_FIELDS or not (MARKERS[0] in message or MARKERS[1] in message):
         return []
     frame = message[4:]
@@ -348,13 +355,13 @@ def _slice(data: bytes | memoryview, at: int, length: int) -> bytes | None:
 
 
 def _typed(row: list[int], source: bytes | memoryview, topic: str, control: bool) -> Record | None:
-    """What a record is that has a format of its own."""
+    """Return the type of a record that has a format of its own."""
     key = _slice(source, row[r.R_KEY_AT], row[r.R_KEY_LENGTH])
     value = _slice(source, row[r.R_VALUE_AT], row[r.R_VALUE_LENGTH])
     return embedded.read_control(key, value) if control else embedded.read_record(topic, key, value)
 
 
-def _headers(piece: r.Piece, rows: int) -> Any:
+def _headers(piece: r.RecordRows, rows: int) -> Any:
     """The headers of a piece's first records, in order: (name at, name length, value at, value length)."""
     table = piece.table[:, :rows]
     out = np.zeros((5, int(table[r.R_HEADERS].sum())), np.int64)
@@ -363,7 +370,7 @@ def _headers(piece: r.Piece, rows: int) -> Any:
 
 
 def _text(data: bytes | None) -> Any:
-    """Bytes for people: text where they are text, else hexadecimal; long ones are cut."""
+    """Return bytes as text if they are text, else as hexadecimal; long ones are cut."""
     if data is None:
         return None
     try:
@@ -387,7 +394,7 @@ def _bytes_node(
 
 
 def _is_copied_secret(value: bytes | None) -> bool:
-    """Does a record of a topic of any name hold a metadata record with secrets? Somebody may have copied that log."""
+    """Return whether a record of any topic holds a metadata record with secrets, because the log may be a copy."""
     if value is None or len(value) < 2 or value[0] != embedded.METADATA_FRAME_VERSION:
         return False
     return value[1] in embedded.secret_record_types() and bool(embedded.copied_secrets(value))
@@ -475,12 +482,12 @@ def _record(
             shown.append(Node(f"[{index}]", "header", text, at, stop))
             at = stop
         nodes.append(Node("headers", "array", len(headers), value_end, end, tuple(shown)))
-    said = f"offset {row[r.R_OFFSET]}"
+    label = f"offset {row[r.R_OFFSET]}"
     if row[r.R_TIMESTAMP] >= 0:
-        said += f", timestamp {row[r.R_TIMESTAMP]}"
+        label += f", timestamp {row[r.R_TIMESTAMP]}"
     if record is not None:
-        said += f", {record.type or 'unknown type'}" + (" (tombstone)" if record.value is None else "")
-    return Node(name, "record", said, start, end, tuple(nodes))
+        label += f", {record.type or 'unknown type'}" + (" (tombstone)" if record.value is None else "")
+    return Node(name, "record", label, start, end, tuple(nodes))
 
 
 def _batch(
@@ -490,15 +497,15 @@ def _batch(
     row = batches.table[:, i].tolist()
     start, end = row[b.B_AT], row[b.B_AT] + row[b.B_LENGTH]
     reason = b.reason(row[b.B_REASON], row[b.B_REASON_A])
-    said = []
+    words = []
     if row[b.B_OFFSET] != NULL:
-        said.append(f"base offset {row[b.B_OFFSET]}")
+        words.append(f"base offset {row[b.B_OFFSET]}")
     if row[b.B_COUNT] != NULL:
-        said.append(f"{row[b.B_COUNT]} record{'s' if row[b.B_COUNT] != 1 else ''}")
+        words.append(f"{row[b.B_COUNT]} record{'s' if row[b.B_COUNT] != 1 else ''}")
     if row[b.B_STATE] == b.PARTIAL:
-        said.append(f"cut off: {end - start} of {row[b.B_SIZE] if row[b.B_SIZE] != NULL else 'unknown'} bytes")
+        words.append(f"cut off: {end - start} of {row[b.B_SIZE] if row[b.B_SIZE] != NULL else 'unknown'} bytes")
     if reason is not None:
-        said.append(reason)
+        words.append(reason)
     old = row[b.B_MAGIC] in (0, 1)
     nodes = []
     at = start
@@ -518,21 +525,21 @@ def _batch(
         nodes.append(Node("records", "records", label, at, end, records, secret=hidden))
     elif at < end:
         nodes.append(Node("rest", "bytes", f"{end - at} bytes", at, end, secret=topic == CLUSTER_METADATA))
-    return Node(name, "message" if old else "batch", ", ".join(said), start, end, tuple(nodes))
+    return Node(name, "message" if old else "batch", ", ".join(words), start, end, tuple(nodes))
 
 
 def _header_value(field: str, number: int, row: list[int]) -> Any:
-    """A header field's value for people: what the checksum says, what the bits mean."""
+    """Return a header field's value as text: the result of the checksum, the meaning of the bits."""
     if field == "crc":
         ok = {1: " (right)", 0: " (wrong)"}.get(row[b.B_CRC_OK], "")
         return f"0x{number:08x}{ok}"
     if field == "attributes":
         codec = number & b.CODEC_MASK
-        said = [b.CODECS[codec] if codec < len(b.CODECS) else f"codec {codec}"]
+        words = [b.CODECS[codec] if codec < len(b.CODECS) else f"codec {codec}"]
         if row[b.B_MAGIC] > 0:
-            said.append("LogAppendTime" if number & b.LOG_APPEND_TIME else "CreateTime")
+            words.append("LogAppendTime" if number & b.LOG_APPEND_TIME else "CreateTime")
         if row[b.B_MAGIC] == 2:
             flags = ((b.TRANSACTIONAL, "transactional"), (b.CONTROL, "control"), (b.DELETE_HORIZON, "delete horizon"))
-            said += [word for bit, word in flags if number & bit]
-        return f"{number} ({', '.join(said)})"
+            words += [word for bit, word in flags if number & bit]
+        return f"{number} ({', '.join(words)})"
     return number

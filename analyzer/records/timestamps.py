@@ -1,7 +1,7 @@
-"""How many records a record set has, and how old they are, by the headers of its batches alone.
+"""Number and age of the records of a record set, by the headers of its batches alone.
 
-In: record sets, where they lie. Out: a column of numbers each. Nothing is opened and no checksum computed: what no
-batch of magic 2 (KIP-98) is, and whatever follows it, has no age here, for only its content would say.
+In: record sets, where they lie. Out: a column of numbers each. Nothing is opened and no checksum computed: bytes that
+are no batch of magic 2 (KIP-98), and all behind them, have no age here, because only their content has it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from captures.kernels import NULL, Bytes, Flag, Int, Table, inline, kernel
 ) = range(6)
 
 _SMALLEST: Final = 17
-"""Bytes up to the magic, which says what the others are."""
+"""Bytes up to the magic, which decides the format of the others."""
 
 
 @inline

@@ -24,8 +24,8 @@ from analyzer.records.codecs import (
     LZ4_MAGIC,
     XERIAL_HEADER,
     XERIAL_MAGIC,
-    Bomb,
-    Broken,
+    CorruptDataError,
+    DecompressedSizeError,
     Scratch,
     decompress,
     xxh32,
@@ -55,7 +55,7 @@ def _opens(codec: int, packed: bytes, content: bytes) -> bool:
         return decompress(codec, memoryview(packed), len(content), scratch) == len(content) and (
             scratch.data[: len(content)].tobytes() == content
         )
-    except (Broken, Bomb):
+    except (CorruptDataError, DecompressedSizeError):
         return False
 
 

@@ -75,7 +75,7 @@ class Records:
         self._pseudonyms = pseudonyms
         self._nested = nested
         self._kept = keep
-        self._opener = r.Opener()
+        self._opener = r.BatchReader()
         self._limits = b.Limits()
         self.report = report
 
@@ -142,7 +142,7 @@ class Records:
         scratch = codecs.Scratch()
         try:
             size = codecs.decompress(codec, memoryview(data), self._limits.allowed(len(data)), scratch)
-        except (codecs.Broken, codecs.Bomb):
+        except (codecs.CorruptDataError, codecs.DecompressedSizeError):
             return None
         return scratch.data[:size].tobytes()
 

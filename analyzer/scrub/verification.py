@@ -169,7 +169,7 @@ def _opened(data: bytes, depth: int = 0) -> bytes:
         scratch = codecs.Scratch()
         try:
             content = codecs.decompress(codec, memoryview(data[at : at + size]), b.Limits().allowed(size), scratch)
-        except (codecs.Broken, codecs.Bomb):
+        except (codecs.CorruptDataError, codecs.DecompressedSizeError):
             continue
         plain = scratch.data[:content].tobytes()
         out += b"\0" + (_opened(plain, depth + 1) if row[b.B_MAGIC] < 2 and depth < 4 else plain)

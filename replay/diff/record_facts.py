@@ -102,7 +102,7 @@ class Reader:
     """Reads one field after the other, with buffers that are used again."""
 
     def __init__(self) -> None:
-        self._opener = opening.Opener(rows=1 << 12)
+        self._opener = opening.BatchReader(rows=1 << 12)
 
     def read(self, field: bytes) -> list[Record]:
         """The records of one field."""
@@ -144,7 +144,7 @@ class Reader:
         )
 
 
-def _digests(piece: opening.Piece) -> list[bytes]:
+def _digests(piece: opening.RecordRows) -> list[bytes]:
     """Of each record of a piece: of key, value and headers, each behind its length."""
     heaps = tuple(view(heap) for heap in piece.heaps)
     table = piece.table
@@ -177,7 +177,7 @@ def _control(kind: int) -> str | None:
     return opening.CONTROL_TYPES[kind] if 0 <= kind < len(opening.CONTROL_TYPES) else str(kind)
 
 
-def _headers(piece: opening.Piece) -> Any:
+def _headers(piece: opening.RecordRows) -> Any:
     """Where each header's name and value lie, in order of the records."""
     table = piece.table
     count = np.ascontiguousarray(table[opening.R_HEADERS])

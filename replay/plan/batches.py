@@ -281,7 +281,7 @@ def decompressed(data: bytes, codec: int) -> bytes:
     out = codecs.Scratch()
     try:
         codecs.decompress(codec, memoryview(data), Limits().allowed(len(data)), out)
-    except (codecs.Broken, codecs.Bomb, KeyError) as failure:
+    except (codecs.CorruptDataError, codecs.DecompressedSizeError, KeyError) as failure:
         raise BadRecordsError(f"codec {codec}: {failure or 'too many bytes'}") from None
     return out.data[: out.used].tobytes()
 

@@ -63,7 +63,7 @@ class LazyNodes(Nodes):
     def __len__(self) -> int:
         return len(self._starts)
 
-    def _one(self, at: int) -> Node:
+    def _node(self, at: int) -> Node:
         check_cancelled()
         node = self._cache.get(at)
         if node is None:

@@ -81,18 +81,18 @@ class PartialViews:
         """Make a view of a capture's beginning, long before the analysis hands out its first thousands of rows. Errors
         are left to the analysis to report."""
         from analyzer.bulk.engine import Engine  # datasets do not need them
-        from analyzer.pipeline.points import AnalysisOptions, PointTables
+        from analyzer.dataset.parquet_files import tables_of
+        from analyzer.pipeline.analysis_options import AnalysisOptions
+        from analyzer.pipeline.drive import drive
+        from analyzer.pipeline.point_tables import PointTables
 
         with contextlib.suppress(KwireError, OSError):
             engine = Engine(point, replace(how, window_bytes=PEEKED, threads=1).settings())
-            tables = PointTables(engine.merging.names, AnalysisOptions(records="none"))
-            for window in engine.windows():
-                tables.take(window)
-                if tables.rows:
-                    break
-            rows = [table for name, table in tables.flush() if name == "exchanges" and len(table)]
+            sink = PointTables(engine.merging.names, AnalysisOptions(records="none"), enough_rows=1)
+            first = next(table for name, table in tables_of(drive(engine, [sink])) if name == "exchanges")
+            rows = [first] if len(first) else []
             if rows and not self._current.ended:
-                self._current.show(self._view_of_rows(rows, tables.topics.names))
+                self._current.show(self._view_of_rows(rows, sink.topics.names))
 
     def take_rows(self, name: str, table: pa.Table) -> None:
         """Take rows of a table. Raises ViewClosedError."""

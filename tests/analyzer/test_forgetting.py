@@ -2,7 +2,7 @@
 
 (proves: `Summary._cut` of analyzer/analysis/summary.py; `ShardMerger.forget`, `Names.forget` of analyzer/bulk/rows.py;
 `without` of analyzer/bulk/symbols.py; `Conversations._number_anew` of analyzer/bulk/shard.py; `PointTables.named` of
-analyzer/pipeline/points.py)
+analyzer/pipeline/point_tables.py)
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from analyzer.bulk.engine import Engine, Settings
 from analyzer.bulk.rows import Names
 from analyzer.bulk.shard import Conversations
 from analyzer.bulk.symbols import content, of_all, without
-from analyzer.checkpoints import resumable_reader
 from analyzer.dataset.dataset import Dataset
-from analyzer.pipeline import points
-from analyzer.pipeline.points import AnalysisOptions, PointTables
+from analyzer.dataset.parquet_files import tables_of
+from analyzer.pipeline import point_result, point_tables
+from analyzer.pipeline.analysis_options import AnalysisOptions
+from analyzer.pipeline.drive import drive
+from analyzer.pipeline.point_tables import PointTables
 from analyzer.pipeline.read_options import ReadOptions
 from captures.files import capture_points
 from tests.analyzer.analysis import read_modes
@@ -59,8 +61,7 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(Conversations, "_number_anew", always)
     monkeypatch.setattr(Names, "forget", poisoned)
     monkeypatch.setattr(Names, "crowded", property(lambda _: True))
-    monkeypatch.setattr(points, "ENOUGH_ROWS", 1)
-    monkeypatch.setattr(resumable_reader, "ENOUGH_ROWS", 1)
+    monkeypatch.setattr(point_tables, "ENOUGH_ROWS", 1)
     return forgotten
 
 
@@ -135,14 +136,10 @@ def most_names(path: Path, kind: str, count: int) -> int:
     seen.capture(path, kind, count, count // 10)
     [point] = capture_points([str(path)], False)
     engine = Engine(point, Settings(shards=2, window_bytes=10_000))
-    made = PointTables(engine.merging.names, AnalysisOptions.of())
+    sink = PointTables(engine.merging.names, AnalysisOptions.of(), enough_rows=0)
     most, exchanges = 0, 0
-    for window in engine.windows():
-        made.take(window)
-        exchanges += len(window.every)
-        list(made.flush())
-        if engine.merging.names.crowded:
-            engine.merging.forget(made.named())
+    for name, table in tables_of(drive(engine, [sink])):
+        exchanges += table.num_rows if name == "exchanges" else 0
         most = max(most, len(engine.merging.names.strings) + len(engine.merging.names.lists))
     assert exchanges >= count
     return most
@@ -157,7 +154,7 @@ def test_the_summary_names_those_with_the_most_exchanges(monkeypatch: pytest.Mon
     cut = [read(path) for path in paths]
     for one, other in zip(whole, cut, strict=True):
         assert cutting.differences(other, one) == ["summary", "notes"]
-        assert other.notes == [*one.notes, points._CUT]
+        assert other.notes == [*one.notes, point_result.CUT]
         assert not one.summary.keys() & {"other_topics", "other_clients"}
     (topics, clients), (few_topics, few_clients) = ([one.summary for one in some] for some in (whole, cut))
     assert len(few_topics["topics"]) == len(few_clients["clients"]) == 30

@@ -3,8 +3,8 @@
     python -m tests.bench.records
 
 Record parsing: records a second of one core, uncompressed batches in memory. Decompression and checksums: what
-`Opener` and `check` do with batches of a codec, against the codec's and the checksum's library called alone on the same
-bytes, in the same run; a share of 1 is as fast as the libraries. Best of several rounds, on one thread.
+`BatchReader` and `check` do with batches of a codec, against the codec's and the checksum's library called alone on the
+same bytes, in the same run; a share of 1 is as fast as the libraries. Best of several rounds, on one thread.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def parsing(count: int, size: int) -> float:
     data = batch(records_of(count, size, random.Random(1)), b.NONE, count)
     copies = max(BATCHES, HEAP_BYTES // len(data))
     batches = walked(data, copies)
-    opener = r.Opener()
+    opener = r.BatchReader()
     return copies * count / best(lambda: [len(piece) for piece in opener.open(batches)])
 
 
@@ -109,11 +109,11 @@ def share(codec: int, count: int, size: int) -> tuple[float, float]:
     data = batch(packed, codec, count)
     copies = max(BATCHES, HEAP_BYTES // len(data))
     batches = walked(data, copies)
-    opener = r.Opener()
+    opener = r.BatchReader()
 
     def product() -> None:
         checksums.check(batches.table, batches.heap)
-        packed = r.Packed(batches, np.arange(copies))
+        packed = r.CompressedBatches(batches, np.arange(copies))
         done = 0
         while done < copies:
             done = opener.decompress(packed, done)

@@ -55,7 +55,7 @@ STAGES = (
     ("move shards' rows", "analyzer.bulk.merging", "look_at_parts", DIVIDED),
     ("move shards' rows", "analyzer.bulk.merging", "move", DIVIDED),
     ("summary", "analyzer.analysis.summary", "Summary.take", IN_ORDER),
-    ("learn", "analyzer.pipeline.points", "PointTables.take", IN_ORDER),
+    ("learn", "analyzer.pipeline.point_tables", "PointTables.learn", IN_ORDER),
     ("columns", "analyzer.bulk.exchange_tables", "_exchanges", DIVIDED),
     ("columns", "analyzer.bulk.exchange_tables", "_partitions", DIVIDED),
     ("Parquet", "analyzer.dataset.dataset", "Parts._store", DIVIDED),
@@ -104,7 +104,7 @@ def profiled(command: list[str]) -> dict[str, Any]:
         setattr(owner, last, clock.wrap(stage, getattr(owner, last)))
     from analyzer.bulk import engine
     from analyzer.cli import parser as cli
-    from analyzer.pipeline import points
+    from analyzer.pipeline import point_tables
 
     ended = engine.Engine.ended
 
@@ -114,13 +114,13 @@ def profiled(command: list[str]) -> dict[str, Any]:
         marks.setdefault("last", time.thread_time())  # of the main thread, which takes the windows
 
     setattr(engine.Engine, "ended", watched)  # noqa: B010  (the bench looks on)
-    finish = points.PointTables.finish
+    finish = point_tables.PointTables.result
 
     def finished(self: Any, *arguments: Any) -> Any:
         marks["finish"] = time.thread_time()
         return finish(self, *arguments)
 
-    setattr(points.PointTables, "finish", finished)  # noqa: B010
+    setattr(point_tables.PointTables, "result", finished)  # noqa: B010
     sys.argv[1:] = command
     setattr(cli, "_leave", lambda code: None)  # noqa: B010  (it would end the process before anything is told)
     with contextlib.suppress(SystemExit):

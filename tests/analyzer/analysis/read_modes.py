@@ -35,10 +35,10 @@ def every_way(
     yield f"{SHARES} shares", rows(shared_out(path, folder / "shares"), names)
 
 
-def rows(found: dict[str, pa.Table], names: tuple[str, ...]) -> dict[str, list[dict[str, Any]]]:
+def rows(all_tables: dict[str, pa.Table], names: tuple[str, ...]) -> dict[str, list[dict[str, Any]]]:
     """Rows without the capture point's name."""
     empty = {name: tables.schema(name).empty_table() for name in names}
-    return {name: (empty | found)[name].drop_columns(["capture"]).to_pylist() for name in names}
+    return {name: (empty | all_tables)[name].drop_columns(["capture"]).to_pylist() for name in names}
 
 
 def cut(path: Path, folder: Path) -> list[str]:
@@ -53,15 +53,15 @@ def cut(path: Path, folder: Path) -> list[str]:
 
 
 def shared_out(path: Path, folder: Path) -> dict[str, pa.Table]:
-    """What shares of its connections know, joined: as Spark's tasks do it, without Spark."""
+    """Return the joined state of shares of its connections: as Spark's tasks do it, without Spark."""
     [point] = capture_points([str(path)], False)
     choice = AnalysisOptions.of()
     settings = ReadOptions(window_bytes=WINDOW_BYTES).settings(choice.keep)
     (folder / "pieces").mkdir(parents=True)
-    made = [
+    written = [
         shares.share(point, settings, choice, shares.Share(number, SHARES), 100, folder / "pieces" / str(number))
         for number in range(SHARES)
     ]
-    _, facts = shares.by_range(made)
-    _, _, files = shares.take_facts(facts, made, point, choice, Parts(folder, "facts"), folder / "decided")
+    _, facts = shares.by_range(written)
+    _, _, files = shares.take_facts(facts, written, point, choice, Parts(folder, "facts"), folder / "decided")
     return {entry["table"]: pq.read_table(folder / entry["path"], partitioning=None) for entry in files}

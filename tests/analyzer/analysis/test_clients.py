@@ -1,4 +1,4 @@
-"""Who the clients are, against a slow count over exchanges, what the captures' makers say, and forged cases.
+"""Clients, against a slow count over exchanges, the captures' truth, and forged cases.
 
 (proves: analyzer/analysis/clients.py, analyzer/analysis/combinations.py, analyzer/frame/arrow.py)
 """
@@ -27,40 +27,46 @@ NAMES = ("client-kafkajs-3.9", "old-java-0.8.2", "txn-librdkafka-4.3", "sasl-lib
 
 
 def slow(path: Path) -> dict[tuple[str | None, str], dict[str, Any]]:
-    """The same in plain Python."""
+    """Count clients in plain Python."""
     exchanges = list(analyzer.exchanges(path, partitions=True))
     first: dict[str, str] = {}
-    for one in exchanges:
-        if one.client_id:
-            first.setdefault(one.connection, one.client_id)
-    found: dict[tuple[str | None, str], list[Any]] = defaultdict(list)
-    for one in exchanges:
-        found[one.client_id or first.get(one.connection, one.client_id), one.client_ip].append(one)
-    return {key: slow_row(those) for key, those in found.items()}
+    for exchange in exchanges:
+        if exchange.client_id:
+            first.setdefault(exchange.connection, exchange.client_id)
+    by_client: dict[tuple[str | None, str], list[Any]] = defaultdict(list)
+    for exchange in exchanges:
+        by_client[exchange.client_id or first.get(exchange.connection, exchange.client_id), exchange.client_ip].append(
+            exchange
+        )
+    return {key: slow_row(those) for key, those in by_client.items()}
 
 
 def slow_row(those: list[Any]) -> dict[str, Any]:
     versions = defaultdict(list)
-    for one in those:
-        if one.api_version is not None:
-            versions[one.api_key, one.api].append(one.api_version)
-    times = [time for one in those for time in (one.request_time, one.request_end, one.response_time, one.response_end)]
+    for exchange in those:
+        if exchange.api_version is not None:
+            versions[exchange.api_key, exchange.api].append(exchange.api_version)
+    times = [
+        time
+        for exchange in those
+        for time in (exchange.request_time, exchange.request_end, exchange.response_time, exchange.response_end)
+    ]
     topics = defaultdict(set)
-    for one in those:
-        for part in one.partitions:
-            topics[one.api].add(one.topic_name(part["topic"] or part["topic_id"]))
+    for exchange in those:
+        for part in exchange.partitions:
+            topics[exchange.api].add(exchange.topic_name(part["topic"] or part["topic_id"]))
     return {
-        "group_ids": sorted({one.group_id for one in those if one.group_id is not None}),
+        "group_ids": sorted({exchange.group_id for exchange in those if exchange.group_id is not None}),
         "topics_written": sorted(topics["Produce"]),
         "topics_read": sorted(topics["Fetch"] | topics["ShareFetch"]),
         "apis": [
             {"api": api, "min_version": min(used), "max_version": max(used), "exchanges": len(used)}
             for (_, api), used in sorted(versions.items())
         ],
-        "connections": len({one.connection for one in those}),
+        "connections": len({exchange.connection for exchange in those}),
         "exchanges": len(those),
-        "errors": sum(bool(one.error_code) for one in those),
-        "first_time": min(one.request_time or one.response_time for one in those),
+        "errors": sum(bool(exchange.error_code) for exchange in those),
+        "first_time": min(exchange.request_time or exchange.response_time for exchange in those),
         "last_time": max(time for time in times if time is not None),
     }
 
@@ -68,10 +74,10 @@ def slow_row(those: list[Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("name", NAMES)
 def test_clients_are_what_a_slow_count_finds(name: str) -> None:
     [path] = capture_files(SAMPLES / name)
-    found = analyzer.analyze(path).clients.to_pylist()
+    rows = analyzer.analyze(path).clients.to_pylist()
     expected = slow(path)
-    assert len(found) == len(expected)
-    for row in found:
+    assert len(rows) == len(expected)
+    for row in rows:
         wanted = expected[row["client_id"], row["client_ip"]]
         assert {name: row[name] for name in wanted} == wanted
 
@@ -81,14 +87,14 @@ def test_rows_are_the_same_however_the_capture_is_read(name: str, tmp_path: Path
     [path] = capture_files(SAMPLES / name)
     expected = rows(analyzer.analyze(path).tables, ("clients",))
     assert expected["clients"]
-    for how, found in every_way(path, ("clients",), tmp_path):
-        assert found == expected, how
+    for how, actual in every_way(path, ("clients",), tmp_path):
+        assert actual == expected, how
 
 
 def test_names_are_those_of_logins_that_succeeded() -> None:
     [path] = capture_files(SAMPLES / "sasl-librdkafka-4.3")
-    found = {row["client_id"]: row["principal"] for row in analyzer.analyze(path).clients.to_pylist()}
-    assert found == {
+    principals = {row["client_id"]: row["principal"] for row in analyzer.analyze(path).clients.to_pylist()}
+    assert principals == {
         "lab-admin": "alice",
         "sasl-alice-PLAIN": "alice",
         "sasl-bob-PLAIN": "bob",  # some of its logins had a wrong password
@@ -101,11 +107,11 @@ def test_names_are_those_of_logins_that_succeeded() -> None:
 
 
 def test_software_is_what_clients_say_of_themselves() -> None:
-    found = analyzer.analyze(capture_files(shared_folder("group-share-java-4.3"))[0]).clients.to_pylist()
-    software = {row["client_id"]: (row["software_name"], row["software_version"]) for row in found}
+    rows = analyzer.analyze(capture_files(shared_folder("group-share-java-4.3"))[0]).clients.to_pylist()
+    software = {row["client_id"]: (row["software_name"], row["software_version"]) for row in rows}
     assert software["share-1"] == software["share-2"] == ("apache-kafka-java", "4.3.1")
     assert software["lab-producer"] == ("confluent-kafka-python", "2.16.1-rdkafka-2.16.0")
-    read = {row["client_id"]: (row["group_ids"], row["topics_read"], row["topics_written"]) for row in found}
+    read = {row["client_id"]: (row["group_ids"], row["topics_read"], row["topics_written"]) for row in rows}
     assert read["share-1"] == (["shr-g"], ["shr"], [])
     assert read["lab-producer"] == ([], [], ["shr"])
 
@@ -131,11 +137,11 @@ def test_what_is_said_before_a_client_id_is_its_too(tmp_path: Path) -> None:
         conversation(5006, ["", "a"], ip="10.0.0.4"),
     )
     path.write_bytes(pcap(rendered(segments)))
-    found = {
+    by_client = {
         (row["client_id"], row["client_ip"]): (row["connections"], row["exchanges"], row["errors"], row["group_ids"])
         for row in analyzer.analyze(path).clients.to_pylist()
     }
-    assert found == {
+    assert by_client == {
         ("a", "10.0.0.1"): (2, 6, 0, ["g"]),
         ("b", "10.0.0.1"): (1, 1, 1, ["g"]),
         ("a", "10.0.0.2"): (1, 1, 0, ["g"]),
@@ -156,13 +162,13 @@ def test_clients_beyond_a_limit_are_one_row(tmp_path: Path, monkeypatch: pytest.
         conversation(5001, [*ids, *ids[:7]]), conversation(5002, [*ids[3:], "b"], start_ns=START_NS + 10**9)
     )
     path.write_bytes(pcap(rendered(segments)))
-    found = analyzer.analyze(path, window_bytes=1000).clients.to_pylist()
-    assert [row["client_id"] for row in found] == [*ids[:5], None]
-    rest = found[-1]
+    rows_of_clients = analyzer.analyze(path, window_bytes=1000).clients.to_pylist()
+    assert [row["client_id"] for row in rows_of_clients] == [*ids[:5], None]
+    rest = rows_of_clients[-1]
     assert (rest["client_ip"], rest["apis"], rest["group_ids"]) == (None, [], [])
     assert rest["exchanges"] == 2 * 35 + 2 + 1
     assert rest["errors"] == 1
-    assert sum(row["exchanges"] for row in found) == 47 + 38
+    assert sum(row["exchanges"] for row in rows_of_clients) == 47 + 38
     expected = rows(analyzer.analyze(path).tables, ("clients",))
     for how, ways in every_way(path, ("clients",), tmp_path):
         assert [_without_connections(row) for row in ways["clients"]] == [
@@ -199,18 +205,20 @@ def test_combinations_are_those_of_plain_python(spread: int) -> None:
     values = rng.integers(0, 1000, 500)
     values[::3] = NULL
     for which, row in enumerate(first.tolist()):
-        those = [value for value, one in zip(values.tolist(), tuples, strict=True) if one == tuples[row]]
-        told = [value for value in those if value != NULL] or [NULL]
-        assert smallest(values, place, len(first))[which] == min(told)
-        assert largest(values, place, len(first))[which] == max(told)
+        those = [
+            value for value, combination in zip(values.tolist(), tuples, strict=True) if combination == tuples[row]
+        ]
+        present = [value for value in those if value != NULL] or [NULL]
+        assert smallest(values, place, len(first))[which] == min(present)
+        assert largest(values, place, len(first))[which] == max(present)
 
 
 @pytest.mark.parametrize("spread", [1, 10**12])
 def test_pairs_are_those_of_plain_python(spread: int) -> None:
     rng = np.random.default_rng(14)
-    one, other = rng.integers(0, 9, 500), rng.integers(-3, 3, 500) * spread
-    found = list(zip(*(column.tolist() for column in pairs(one, other)), strict=True))
-    assert sorted(found) == sorted(set(zip(one.tolist(), other.tolist(), strict=True)))
+    left, right = rng.integers(0, 9, 500), rng.integers(-3, 3, 500) * spread
+    different = list(zip(*(column.tolist() for column in pairs(left, right)), strict=True))
+    assert sorted(different) == sorted(set(zip(left.tolist(), right.tolist(), strict=True)))
 
 
 @pytest.mark.parametrize(

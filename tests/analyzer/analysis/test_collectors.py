@@ -1,4 +1,4 @@
-"""Watchers: what they know can be stored between windows, and joined with what watchers of other shares know.
+"""Collectors: their state can be stored between windows, and joined with that of other shares.
 
 (proves: analyzer/analysis/cluster_metadata.py, analyzer/analysis/connections.py, analyzer/analysis/summary.py,
 analyzer/analysis/record_sets.py)
@@ -29,7 +29,7 @@ OF_RECORDS = "txn-librdkafka-4.3"
 Rows = dict[str, list[str]]
 
 
-def watchers() -> tuple[Collector, ...]:
+def collectors() -> tuple[Collector, ...]:
     topics = TopicIds()
     return topics, Leaders(topics), Brokers(), Offers(), EndedConnections(), Summary()
 
@@ -42,17 +42,17 @@ def windows(share: Share | None = None, name: str = SAMPLE, records: bool = Fals
         window.names.release()
 
 
-def gather(found: Rows, some: tuple[Collector, ...]) -> None:
-    for watcher in some:
-        for name, table in watcher.tables():
+def gather(gathered: Rows, some: tuple[Collector, ...]) -> None:
+    for collector in some:
+        for name, table in collector.tables():
             assert isinstance(table, pa.Table)
-            found.setdefault(name, []).extend(map(repr, table.to_pylist()))
+            gathered.setdefault(name, []).extend(map(repr, table.to_pylist()))
 
 
 def rows(some: tuple[Collector, ...]) -> Rows:
-    found: Rows = {}
-    gather(found, some)
-    return found
+    gathered: Rows = {}
+    gather(gathered, some)
+    return gathered
 
 
 def summary(some: tuple[Collector, ...]) -> dict[str, object]:
@@ -62,40 +62,40 @@ def summary(some: tuple[Collector, ...]) -> dict[str, object]:
 
 
 def whole() -> tuple[Collector, ...]:
-    known = watchers()
+    known = collectors()
     for window in windows():
-        for watcher in known:
-            watcher.take(window)
+        for collector in known:
+            collector.take(window)
     return known
 
 
 def test_what_is_known_can_be_stored_between_windows() -> None:
-    known, found, count = watchers(), Rows(), 0
+    known, gathered, count = collectors(), Rows(), 0
     for window in windows():
-        for watcher in known:
-            watcher.take(window)
-        gather(found, known)
+        for collector in known:
+            collector.take(window)
+        gather(gathered, known)
         known = pickle.loads(pickle.dumps(known))
         count += 1
     assert count > 3
     once = whole()
     assert summary(known) == summary(once)
-    assert found == rows(once)
-    assert all(found[name] for name in ("topic_ids", "leaders", "brokers", "api_versions", "connections"))
+    assert gathered == rows(once)
+    assert all(gathered[name] for name in ("topic_ids", "leaders", "brokers", "api_versions", "connections"))
 
 
 def test_shares_joined_know_what_one_reader_knows() -> None:
     shares = []
     for number in range(3):
-        known = watchers()
+        known = collectors()
         for window in windows(Share(number, 3)):
-            for watcher in known:
-                watcher.take(window)
+            for collector in known:
+                collector.take(window)
         shares.append(known)
     joined, *others = shares
     for other in others:
-        for mine, theirs in zip(joined, other, strict=True):
-            mine.join(theirs)
+        for collector, other_collector in zip(joined, other, strict=True):
+            collector.join(other_collector)
     once = whole()
     assert summary(joined) == summary(once)
     first, ended = joined[0], joined[4]
@@ -105,34 +105,34 @@ def test_shares_joined_know_what_one_reader_knows() -> None:
     assert isinstance(once[4], EndedConnections)
     assert first.names == once[0].names
     assert ended.coverage == once[4].coverage
-    expected, found = rows(once), rows(joined)
+    expected, actual = rows(once), rows(joined)
     for name in ("connections", "api_versions"):
-        assert Counter(found[name]) == Counter(expected[name])
+        assert Counter(actual[name]) == Counter(expected[name])
     for name in ("topic_ids", "brokers"):
-        assert set(found[name]) == set(expected[name])
+        assert set(actual[name]) == set(expected[name])
 
 
 def records(share: Share | None = None) -> tuple[OpenedRecords, Rows]:
-    """A watcher that has taken all, and the rows that it gave; those of its last row group still wait."""
-    opened, found = OpenedRecords("meta", 1, Limits(), str), Rows()
+    """A collector that has taken all, and the rows that it gave; those of its last row group still wait."""
+    opened, gathered = OpenedRecords("meta", 1, Limits(), str), Rows()
     for window in windows(share, OF_RECORDS, records=True):
         opened.take(window)
-        gather(found, (opened,))
-    return opened, found
+        gather(gathered, (opened,))
+    return opened, gathered
 
 
 def test_opened_records_of_shares_joined_are_those_of_one_reader() -> None:
     once, expected = records()
-    joined, found = records(Share(0, 2))
+    joined, actual = records(Share(0, 2))
     other, given = records(Share(1, 2))
     joined.join(other)
-    for opened, into in ((once, expected), (joined, found)):
+    for opened, into in ((once, expected), (joined, actual)):
         for name, table in opened.flush():
             into.setdefault(name, []).extend(map(repr, table.to_pylist()))
     assert joined.counts.as_dict() == once.counts.as_dict() != {}
     for name in ("batches", "records"):
         assert expected[name]
-        assert Counter([*found[name], *given.get(name, ())]) == Counter(expected[name])
+        assert Counter([*actual[name], *given.get(name, ())]) == Counter(expected[name])
     assert not list(other.flush())
 
 

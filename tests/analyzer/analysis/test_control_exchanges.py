@@ -20,49 +20,53 @@ from tests.shared import SAMPLES
 CAPTURE = SAMPLES / "txn-librdkafka-4.3" / "capture.pcap"
 
 
-def heard(window_bytes: int, threads: int) -> list[tuple[Any, ...]]:
+def decoded(window_bytes: int, threads: int) -> list[tuple[Any, ...]]:
     [point] = capture_points([str(CAPTURE)], False)
     settings = dataclasses.replace(ReadOptions(threads=threads).settings(APIS), window_bytes=window_bytes)
-    hearing = ControlExchanges()
-    found: list[tuple[Any, ...]] = []
+    control_exchanges = ControlExchanges()
+    exchanges: list[tuple[Any, ...]] = []
     for window in Engine(point, settings).windows():
-        for piece, those in hearing.pieces(window):
-            for one in those:
-                exchange = one.exchange
+        for piece, those in control_exchanges.pieces(window):
+            for control in those:
+                exchange = control.exchange
                 key = exchange.connection, exchange.exchange, exchange.reply
-                found.append((one.place, *key, exchange.request, exchange.response, exchange.partitions))
-                assert piece.every.column("exchange")[one.row] == exchange.exchange
+                exchanges.append((control.place, *key, exchange.request, exchange.response, exchange.partitions))
+                assert piece.every.column("exchange")[control.row] == exchange.exchange
                 # A dict of all cells takes some kilobytes.
                 kinds: set[Any] = {type(exchange.row), *map(type, exchange.partitions)}
                 assert kinds == {Row}
         window.names.release()
-    return found
+    return exchanges
 
 
 @pytest.mark.parametrize(("window_bytes", "threads"), [(16 << 20, 1), (4096, 4)])
 def test_every_exchange_of_these_apis_comes_with_its_bodies_in_order(window_bytes: int, threads: int) -> None:
-    found = heard(window_bytes, threads)
+    exchanges = decoded(window_bytes, threads)
     expected = {
-        (one.connection, one.exchange, one.reply): (one.request, one.response, one.partitions)
-        for one in analyzer.exchanges(CAPTURE, partitions=True)
-        if one.api_key in APIS
+        (exchange.connection, exchange.exchange, exchange.reply): (
+            exchange.request,
+            exchange.response,
+            exchange.partitions,
+        )
+        for exchange in analyzer.exchanges(CAPTURE, partitions=True)
+        if exchange.api_key in APIS
     }
-    assert {one[1:4]: one[4:] for one in found} == expected
+    assert {exchange[1:4]: exchange[4:] for exchange in exchanges} == expected
     assert len(expected) > 20
-    assert [one[0] for one in found] == sorted(one[0] for one in found)
+    assert [exchange[0] for exchange in exchanges] == sorted(exchange[0] for exchange in exchanges)
 
 
 def test_a_window_in_which_much_is_heard_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside the bodies of one piece none are decoded, nor are messages of the next ones taken."""
-    whole = heard(16 << 20, 1)
+    whole = decoded(16 << 20, 1)
     monkeypatch.setattr(hearing_of, "MOST_AT_ONCE", 3)
-    assert heard(16 << 20, 1) == whole
+    assert decoded(16 << 20, 1) == whole
     [point] = capture_points([str(CAPTURE)], False)
-    hearing, ended = ControlExchanges(), 0
+    control_exchanges, ended = ControlExchanges(), 0
     for window in Engine(point, ReadOptions(threads=4).settings(APIS)).windows():
         rows = 0
         waiting: list[int] = []
-        for piece, those in hearing.pieces(window):
+        for piece, those in control_exchanges.pieces(window):
             assert len(those) <= 3
             assert (
                 piece.every.column("completed_by").tolist()
@@ -70,8 +74,8 @@ def test_a_window_in_which_much_is_heard_comes_in_pieces(monkeypatch: pytest.Mon
             )
             rows += len(piece.every)
             ended += len(piece.connections)
-            kept = hearing._messages
-            waiting.append(len(kept._requests) + len(kept._responses))
+            messages = control_exchanges._messages
+            waiting.append(len(messages._requests) + len(messages._responses))
         assert rows == len(window.every)
         assert max(waiting, default=0) < 20
     assert ended
@@ -80,21 +84,21 @@ def test_a_window_in_which_much_is_heard_comes_in_pieces(monkeypatch: pytest.Mon
 def test_what_a_listener_learns_does_not_depend_on_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = analyzer.analyze(CAPTURE)
     monkeypatch.setattr(hearing_of, "MOST_AT_ONCE", 1)
-    found = analyzer.analyze(CAPTURE)
-    assert {name: found.tables[name].to_pylist() for name in tables.MEANING} == {
+    dataset = analyzer.analyze(CAPTURE)
+    assert {name: dataset.tables[name].to_pylist() for name in tables.MEANING} == {
         name: whole.tables[name].to_pylist() for name in tables.MEANING
     }
 
 
 def test_nothing_else_is_kept() -> None:
     [point] = capture_points([str(CAPTURE)], False)
-    kept = {
+    api_keys = {
         message.api_key
         for window in Engine(point, ReadOptions().settings(APIS)).windows()
         for message in window.messages()
     }
-    assert kept <= APIS
-    assert kept
+    assert api_keys <= APIS
+    assert api_keys
 
 
 def test_datasets_say_whether_their_meaning_was_worked_out() -> None:

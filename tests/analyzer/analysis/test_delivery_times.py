@@ -13,7 +13,7 @@ import pytest
 
 import analyzer
 from analyzer.analysis import delivery_times
-from analyzer.analysis.delivery_times import BIN_NS, Fetched
+from analyzer.analysis.delivery_times import BIN_NS, DeliveryTimes
 from analyzer.bulk.engine import Engine
 from analyzer.pipeline.read_options import ReadOptions
 from captures.files import capture_points
@@ -23,29 +23,31 @@ TXN = SAMPLES / "txn-librdkafka-4.3"
 Times = dict[tuple[str, int], list[int]]
 
 
-def of(times: Times, split: int = 1) -> Fetched:
+def of(times: Times, split: int = 1) -> DeliveryTimes:
     """As if windows had brought these times of one client."""
-    made = Fetched()
+    delivery_times = DeliveryTimes()
     for part in range(split):
         for (topic, partition), those in times.items():
-            number = made._numbers.setdefault(("c", "10.0.0.1", topic, partition), len(made._numbers))
+            number = delivery_times._numbers.setdefault(
+                ("c", "10.0.0.1", topic, partition), len(delivery_times._numbers)
+            )
             now = np.array(those[part::split], np.int64)
-            made._add(np.stack([np.full(len(now), number), now // made._bin_ns, now, now]))
-        made._settle()
-    return made
+            delivery_times._add(np.stack([np.full(len(now), number), now // delivery_times._bin_ns, now, now]))
+        delivery_times._settle()
+    return delivery_times
 
 
 def slow(times: Times, stop: int, go: int) -> int | None:
     everything = sorted(itertools.chain(*times.values()))
-    before, after = [one for one in everything if one <= stop], [one for one in everything if one >= go]
+    before, after = [time for time in everything if time <= stop], [time for time in everything if time >= go]
     if not before or not after:
         return None
-    between = [one for one in everything if before[-1] <= one <= after[0]]
+    between = [time for time in everything if before[-1] <= time <= after[0]]
     return max(later - earlier for earlier, later in itertools.pairwise(between)) if len(between) > 1 else 0
 
 
-def asked(made: Fetched, stop: int, go: int) -> int | None:
-    return made.by_client(str).stopped_ns(("c", "10.0.0.1"), None, None, stop, go)
+def stopped(delivery_times: DeliveryTimes, stop: int, go: int) -> int | None:
+    return delivery_times.by_client(str).stopped_ns(("c", "10.0.0.1"), None, None, stop, go)
 
 
 def test_stops_are_those_of_plain_python_to_within_a_bin() -> None:
@@ -55,11 +57,11 @@ def test_stops_are_those_of_plain_python_to_within_a_bin() -> None:
         times = {("t", number): sorted(rng.sample(range(40 * BIN_NS), 12)) for number in range(2)}
         stop = rng.randrange(40 * BIN_NS)
         go = stop + rng.randrange(10 * BIN_NS)
-        found, wanted = asked(of(times), stop, go), slow(times, stop, go)
-        assert (found is None) == (wanted is None)
-        if found is not None and wanted is not None:
-            assert abs(found - wanted) <= 2 * BIN_NS
-            seen.add(found == wanted)
+        actual, wanted = stopped(of(times), stop, go), slow(times, stop, go)
+        assert (actual is None) == (wanted is None)
+        if actual is not None and wanted is not None:
+            assert abs(actual - wanted) <= 2 * BIN_NS
+            seen.add(actual == wanted)
     assert True in seen
 
 
@@ -80,34 +82,42 @@ def test_bins_widen_alike_whatever_the_windows_and_shares(monkeypatch: pytest.Mo
     whole = of(times)
     apart = of({key: those for key, those in times.items() if key[1] == 1})
     apart.join(of({key: those for key, those in times.items() if key[1] != 1}, split=7))
-    widths = {made._bin_ns for made in (whole, of(times, split=9), apart)}
+    widths = {delivery_times._bin_ns for delivery_times in (whole, of(times, split=9), apart)}
     assert len(widths) == 1
     assert widths.pop() > BIN_NS
     assert whole._bins.shape[1] <= 50
     for stop in range(0, 10_000 * BIN_NS, 333 * BIN_NS):
-        assert len({asked(made, stop, stop + 10 * BIN_NS) for made in (whole, of(times, split=9), apart)}) == 1
+        assert (
+            len(
+                {
+                    stopped(delivery_times, stop, stop + 10 * BIN_NS)
+                    for delivery_times in (whole, of(times, split=9), apart)
+                }
+            )
+            == 1
+        )
 
 
 def test_fetches_that_brought_records_are_those_of_the_exchanges() -> None:
     [path] = capture_files(TXN)
     [point] = capture_points([str(path)], False)
-    made = Fetched()
+    delivery_times = DeliveryTimes()
     for window in Engine(point, ReadOptions(window_bytes=4096).settings(False)).windows():
-        made.take(window)
+        delivery_times.take(window)
         window.names.release()
     names = {row["topic_id"]: row["topic"] for row in analyzer.analyze(path).topic_ids.to_pylist()}
     wanted: dict[tuple[str, int], list[int]] = {}
-    for one in analyzer.exchanges(path, partitions=True):
-        for part in one.partitions if one.api == "Fetch" else ():
-            if part["record_count"] and one.response_end is not None:
+    for exchange in analyzer.exchanges(path, partitions=True):
+        for part in exchange.partitions if exchange.api == "Fetch" else ():
+            if part["record_count"] and exchange.response_end is not None:
                 topic = part["topic"] or names[part["topic_id"]]
-                wanted.setdefault((topic, part["partition"]), []).append(round(one.response_end.timestamp() * 1e6))
-    by = made.by_client(lambda topic: names.get(topic, topic))._times
-    found: dict[tuple[str, int], list[int]] = {}
+                wanted.setdefault((topic, part["partition"]), []).append(round(exchange.response_end.timestamp() * 1e6))
+    by = delivery_times.by_client(lambda topic: names.get(topic, topic))._times
+    by_partition: dict[tuple[str, int], list[int]] = {}
     for partitions in by.values():
         for key, bins in partitions.items():
-            found.setdefault(key, []).extend(np.concatenate(bins, axis=1).reshape(-1).tolist())
+            by_partition.setdefault(key, []).extend(np.concatenate(bins, axis=1).reshape(-1).tolist())
     assert wanted
-    assert {key: (min(times) // 1000, max(times) // 1000) for key, times in found.items()} == {
+    assert {key: (min(times) // 1000, max(times) // 1000) for key, times in by_partition.items()} == {
         key: (min(times), max(times)) for key, times in wanted.items()
     }

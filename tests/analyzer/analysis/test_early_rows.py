@@ -1,6 +1,6 @@
 """What the traffic meant, told before the capture ends where it is more than is kept: the same rows, each once.
 
-(proves: `PointTables.aged` of analyzer/pipeline/points.py; `held_bytes` of analyzer/analysis)
+(proves: `AnalysisTables.early` of analyzer/pipeline/analysis_tables.py; `held_bytes` of analyzer/analysis)
 """
 
 from __future__ import annotations
@@ -20,8 +20,12 @@ from analyzer.analysis.transactions import Transactions
 from analyzer.api import decode
 from analyzer.bulk.engine import Engine
 from analyzer.dataset.dataset import Dataset
-from analyzer.pipeline import points
-from analyzer.pipeline.points import AnalysisOptions, PointTables
+from analyzer.dataset.parquet_files import tables_of
+from analyzer.pipeline import analysis_tables
+from analyzer.pipeline.analysis_options import AnalysisOptions
+from analyzer.pipeline.analysis_tables import AnalysisTables
+from analyzer.pipeline.drive import drive
+from analyzer.pipeline.point_tables import PointTables
 from analyzer.pipeline.read_options import ReadOptions
 from analyzer.protocol import embedded
 from captures.files import capture_points
@@ -46,14 +50,14 @@ def counted(name: str, table: pa.Table) -> Counter[str]:
 def garbage_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here something is told after each of some hundred small windows, and in a process in which thousands of tests ran
     before to look for garbage takes a second. It is no matter of rows."""
-    monkeypatch.setattr(points, "give_back", lambda: None)
+    monkeypatch.setattr(analysis_tables, "give_back", lambda: None)
 
 
 @pytest.fixture
 def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """All that has ended is told after each window, but for what may still wait for an answer."""
-    monkeypatch.setattr(points, "MOST_HELD_BYTES", 0)
-    monkeypatch.setattr(points, "MOST_READERS", 0)
+    monkeypatch.setattr(analysis_tables, "MOST_HELD_BYTES", 0)
+    monkeypatch.setattr(analysis_tables, "MOST_READERS", 0)
 
 
 @pytest.mark.parametrize(
@@ -70,8 +74,8 @@ def test_rows_are_those_of_one_that_keeps_all(sample: str, nothing_kept: None, m
     [path] = capture_files(SAMPLES / sample)
     aged = read(path)
     assert any("more happened" in note for note in aged.notes)
-    monkeypatch.setattr(points, "MOST_HELD_BYTES", 1 << 40)
-    monkeypatch.setattr(points, "MOST_READERS", 1 << 40)
+    monkeypatch.setattr(analysis_tables, "MOST_HELD_BYTES", 1 << 40)
+    monkeypatch.setattr(analysis_tables, "MOST_READERS", 1 << 40)
     whole = read(path)
     assert not whole.notes
     assert sum(whole.tables[name].num_rows for name in MEANT) > 5
@@ -79,20 +83,20 @@ def test_rows_are_those_of_one_that_keeps_all(sample: str, nothing_kept: None, m
         assert counted(name, aged.tables[name]) == counted(name, whole.tables[name]), name
 
 
-@pytest.mark.parametrize("waits_ns", [0, points.ANSWERED_NS], ids=["none waits", "all waits"])
+@pytest.mark.parametrize("waits_ns", [0, analysis_tables.ANSWERED_NS], ids=["none waits", "all waits"])
 def test_what_was_told_is_not_told_again_after_a_snapshot(
     waits_ns: int, nothing_kept: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(points, "ANSWERED_NS", waits_ns)
+    monkeypatch.setattr(analysis_tables, "ANSWERED_NS", waits_ns)
     [path] = capture_files(SAMPLES / "txn-librdkafka-4.3")
     count = len(cutting.packets(cutting.content(path))[1])
     paths = cutting.cut(path, range(count // 6, count, count // 6), tmp_path)
     how, choice = ReadOptions(threads=4), AnalysisOptions.of()
     expected, name = cutting.at_once(paths, how, choice)
-    found, _ = cutting.resumed(paths, how, choice, name)
+    counts, _ = cutting.resumed(paths, how, choice, name)
     for table in MEANT:
-        assert counted(table, found.tables[table]) == counted(table, expected.tables[table]), table
-    assert any("more happened" in note for note in found.notes)
+        assert counted(table, counts.tables[table]) == counted(table, expected.tables[table]), table
+    assert any("more happened" in note for note in counts.notes)
 
 
 @pytest.mark.parametrize(
@@ -108,9 +112,9 @@ def test_what_is_kept_is_bounded(
     kind: str, count: int, rows: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three times as much happens, as much is kept."""
-    monkeypatch.setattr(points, "MOST_HELD_BYTES", 20_000)
-    monkeypatch.setattr(points, "MOST_READERS", 20)
-    monkeypatch.setattr(points, "ANSWERED_NS", 10**8)
+    monkeypatch.setattr(analysis_tables, "MOST_HELD_BYTES", 20_000)
+    monkeypatch.setattr(analysis_tables, "MOST_READERS", 20)
+    monkeypatch.setattr(analysis_tables, "ANSWERED_NS", 10**8)
     for module, name, most in (
         ("offsets", "MOST_KEPT", 20),
         ("groups", "MOST_OF_ALL", 20),
@@ -119,10 +123,10 @@ def test_what_is_kept_is_bounded(
         ("transactions", "MOST_WAITING", 20),
     ):
         monkeypatch.setattr(f"analyzer.analysis.{module}.{name}", most)
-    found: dict[str, int] = {}
-    held = [most_held(tmp_path / "a.pcap", kind, count * times, found if times == 1 else {}) for times in (1, 3, 9)]
-    assert {name: found[name] for name in rows} == rows
-    assert 0 < held[2] < held[1] * 1.3 + points.MOST_HELD_BYTES
+    counts: dict[str, int] = {}
+    held = [most_held(tmp_path / "a.pcap", kind, count * times, counts if times == 1 else {}) for times in (1, 3, 9)]
+    assert {name: counts[name] for name in rows} == rows
+    assert 0 < held[2] < held[1] * 1.3 + analysis_tables.MOST_HELD_BYTES
 
 
 def test_what_was_learned_is_let_go_of_as_its_rows_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +134,7 @@ def test_what_was_learned_is_let_go_of_as_its_rows_are_made(tmp_path: Path, monk
     there: list[list[str]] = []
     for kind in (Clients, Groups, Offsets, Transactions):
         monkeypatch.setattr(kind, "tables", _noting(kind.tables, there))
-    monkeypatch.setattr(PointTables, "listeners", _Listeners(), raising=False)
+    monkeypatch.setattr(AnalysisTables, "collectors", _Listeners(), raising=False)
     assert most_held(tmp_path / "a.pcap", "groups", 10, {})
     assert there == [["Groups", "Offsets", "Transactions"], ["Offsets", "Transactions"], ["Transactions"], []]
 
@@ -140,16 +144,16 @@ class _Listeners:
 
     latest: tuple[Any, ...] = ()
 
-    def __get__(self, made: Any, of: Any = None) -> tuple[Any, ...]:
+    def __get__(self, instance: Any, of: Any = None) -> tuple[Any, ...]:
         return _Listeners.latest
 
-    def __set__(self, made: Any, value: tuple[Any, ...]) -> None:
+    def __set__(self, instance: Any, value: tuple[Any, ...]) -> None:
         _Listeners.latest = value
 
 
 def _noting(tables: Any, there: list[list[str]]) -> Any:
     def noted(self: Any, *given: Any) -> Any:
-        there.append([type(one).__name__ for one in _Listeners.latest])
+        there.append([type(collector).__name__ for collector in _Listeners.latest])
         return tables(self, *given)
 
     return noted
@@ -161,39 +165,32 @@ def test_ends_of_transactions_are_counted_and_forgotten(tmp_path: Path) -> None:
     [point] = capture_points([str(tmp_path / "a.pcap")], False)
     hearing, offsets = ControlExchanges(), Offsets()
     for window in Engine(point, ReadOptions(threads=1).settings(APIS)).windows():
-        for piece, heard in hearing.pieces(window):
-            offsets.take(piece, heard)
+        for piece, control in hearing.pieces(window):
+            offsets.take(piece, control)
     assert offsets.held_bytes > 300 * 32
     assert offsets.onward(Border(str, 0)).held_bytes == 0
 
 
 def test_readers_of_whom_no_table_tells_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(points, "MOST_READERS", 20)
-    found: dict[str, int] = {}
-    assert most_held(tmp_path / "a.pcap", "topics", 500, found, "api == Metadata") <= 20 * 500
-    assert (found["exchanges"], found["readers"]) == (500, 0)
+    monkeypatch.setattr(analysis_tables, "MOST_READERS", 20)
+    counts: dict[str, int] = {}
+    assert most_held(tmp_path / "a.pcap", "topics", 500, counts, "api == Metadata") <= 20 * 500
+    assert (counts["exchanges"], counts["readers"]) == (500, 0)
 
 
-def most_held(path: Path, kind: str, count: int, found: dict[str, int], filter: str | None = None) -> int:
-    """Bytes held of a capture with so many of a kind, at most; `found` gets how many rows came."""
+def most_held(path: Path, kind: str, count: int, counts: dict[str, int], filter: str | None = None) -> int:
+    """Bytes held of a capture with so many of a kind, at most; `counts` gets how many rows came."""
     seen.capture(path, kind, count, 10)
     [point] = capture_points([str(path)], False)
     choice = AnalysisOptions.of(filter, records="none")
     engine = Engine(point, ReadOptions(threads=1, window_bytes=10_000).settings(choice.keep))
-    made = PointTables(engine.merging.names, choice)
+    sink = PointTables(engine.merging.names, choice, enough_rows=0)
     most = 0
-    for window in engine.windows():
-        made.take(window)
-        _add(found, [*made.tables(), *made.aged()])
-        most = max(most, sum(one.held_bytes for one in made.listeners) + 500 * len(made.latency.sessions.over))
-        _add(found, made.flush())
-    _add(found, made.meant())
+    for name, rows in tables_of(drive(engine, [sink])):
+        counts[name] = counts.get(name, 0) + rows.num_rows
+        held = sum(collector.held_bytes for collector in sink.analysis.collectors)
+        most = max(most, held + 500 * len(sink.latency.sessions.over))
     return most
-
-
-def _add(found: dict[str, int], rows: Any) -> None:
-    for name, table in rows:
-        found[name] = found.get(name, 0) + table.num_rows
 
 
 def test_of_too_many_groups_the_one_that_was_quiet_for_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

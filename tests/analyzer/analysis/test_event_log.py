@@ -20,41 +20,41 @@ KINDS = (g.JOIN, g.SYNC, g.HEARTBEAT_FAILED, g.LEAVE, g.COMMIT_FAILED, g.COORDIN
 FREQUENT = (g.HEARTBEAT_FAILED, g.COMMIT_FAILED, g.COORDINATOR_FOUND)
 
 
-def event(place: tuple[int, int], kind: str, group: str, order: int = 0, **said: Any) -> Event:
-    said = {"member": "member-1", "client": "app", "exchange": 1, "reply": None, **said}
+def make_event(place: tuple[int, int], kind: str, group: str, order: int = 0, **values: Any) -> Event:
+    values = {"member": "member-1", "client": "app", "exchange": 1, "reply": None, **values}
     return Event(
         place,
         order,
         kind,
         group,
-        said.pop("member"),
+        values.pop("member"),
         5,
         6,
-        said.pop("client"),
+        values.pop("client"),
         "10.0.0.1",
         "10.0.0.2:9092",
         "a-b#0",
-        said.pop("exchange"),
-        said.pop("reply"),
-        **said,
+        values.pop("exchange"),
+        values.pop("reply"),
+        **values,
     )
 
 
 # fmt: off
-FULL = event(
+FULL = make_event(
     (7, 1), g.SYNC, "Gruppe-ß\ud800", 2, protocol=g.CLASSIC, instance="i", generation=3, request_epoch=4, code=0,
     leader="m", members=("m", "n"), subscribed=(), session_ms=10, rebalance_ms=20,
     assigned=(("m", (("orders", 0), ("orders", None))), ("n", ())), by_leader=True, revoked=(("m", ()),),
     owned=(("orders", 1),), interval_ms=5, node=9, reported=True, settled=True,
 )
 # fmt: on
-EMPTY = event((8, 1), g.COORDINATOR_FOUND, "", member=None, client=None, exchange=None)
+EMPTY = make_event((8, 1), g.COORDINATOR_FOUND, "", member=None, client=None, exchange=None)
 
 
 def log_of(events: list[Event]) -> EventLog:
     log = EventLog()
-    for one in events:
-        log.append(one)
+    for event in events:
+        log.append(event)
     return log
 
 
@@ -62,17 +62,17 @@ def by_group(log: EventLog) -> dict[str, list[Event]]:
     return {group: events for group, _, events in log.by_group()}
 
 
-@pytest.mark.parametrize("one", [FULL, EMPTY], ids=["all is said", "nothing is said"])
-def test_an_event_is_again_what_it_was(one: Event) -> None:
-    assert by_group(log_of([one])) == {one.group: [one]}
-    assert by_group(pickle.loads(pickle.dumps(log_of([one])))) == {one.group: [one]}
+@pytest.mark.parametrize("original", [FULL, EMPTY], ids=["all is said", "nothing is said"])
+def test_an_event_is_again_what_it_was(original: Event) -> None:
+    assert by_group(log_of([original])) == {original.group: [original]}
+    assert by_group(pickle.loads(pickle.dumps(log_of([original])))) == {original.group: [original]}
 
 
 def some(count: int, seed: int) -> list[Event]:
     """In no order, some in the same place; each is told apart by its connection's exchange."""
     drawn = random.Random(seed)
     return [
-        event(
+        make_event(
             (drawn.randrange(count), drawn.randrange(3)),
             drawn.choice(KINDS),
             f"group-{drawn.randrange(9)}",
@@ -83,22 +83,22 @@ def some(count: int, seed: int) -> list[Event]:
     ]
 
 
-def order(one: Event) -> tuple[Any, ...]:
-    return one.place, one.order, one.kind
+def order(event: Event) -> tuple[Any, ...]:
+    return event.place, event.order, event.kind
 
 
 def slow_by_group(events: list[Event]) -> dict[str, list[Event]]:
-    found: dict[str, list[Event]] = defaultdict(list)
-    for one in sorted(events, key=order):
-        found[one.group].append(one)
-    return dict(found)
+    grouped: dict[str, list[Event]] = defaultdict(list)
+    for event in sorted(events, key=order):
+        grouped[event.group].append(event)
+    return dict(grouped)
 
 
 @pytest.mark.parametrize("count", [0, 1, 30, 500])
 def test_groups_come_in_order_of_their_first_event(count: int) -> None:
     events = some(count, 1)
-    found, expected = by_group(log_of(events)), slow_by_group(events)
-    assert (found, list(found)) == (expected, list(expected))
+    actual, expected = by_group(log_of(events)), slow_by_group(events)
+    assert (actual, list(actual)) == (expected, list(expected))
 
 
 def test_those_of_another_come_after() -> None:
@@ -115,23 +115,23 @@ def test_those_of_another_come_after() -> None:
 def slow_latest(events: list[Event], most: int, most_of_all: int) -> list[Event]:
     """As sentences say it: from the last on, of each group so many, then groups as long as there is room."""
     count: dict[tuple[str, bool], int] = defaultdict(int)
-    found = []
-    for one in sorted(events, key=order, reverse=True):
-        key = one.group, one.kind in FREQUENT
+    latest = []
+    for event in sorted(events, key=order, reverse=True):
+        key = event.group, event.kind in FREQUENT
         count[key] += 1
         if count[key] <= most:
-            found.append(one)
+            latest.append(event)
     size: dict[str, int] = defaultdict(int)
-    for one in found:
-        size[one.group] += 1
-    room, kept = most_of_all, set()
+    for event in latest:
+        size[event.group] += 1
+    room, remembered = most_of_all, set()
     for group, several in size.items():
         room -= several
         if room >= 0:
-            kept.add(group)
-    if len(found) > most_of_all:
-        found = [one for one in found if one.group in kept]
-    return found[::-1]
+            remembered.add(group)
+    if len(latest) > most_of_all:
+        latest = [event for event in latest if event.group in remembered]
+    return latest[::-1]
 
 
 @pytest.mark.parametrize(("most", "of_all"), [(1000, 1000), (3, 1000), (1000, 60), (4, 20), (0, 0)])
@@ -141,10 +141,10 @@ def test_the_latest_are_remembered_as_told(most: int, of_all: int) -> None:
     places = log.latest(FREQUENT, most, of_all)
     expected = slow_latest(events, most, of_all)
     assert [events[place] for place in places.tolist()] == expected
-    assert log.groups_of(places) == {one.group for one in expected}
+    assert log.groups_of(places) == {event.group for event in expected}
     after = log.reported(places)
-    for one in expected:
-        one.reported = True
+    for event in expected:
+        event.reported = True
     assert by_group(after) == slow_by_group(expected)
     after.append(EMPTY)
     assert by_group(after)[""] == [EMPTY]
@@ -154,11 +154,11 @@ def test_of_which_rebalances_were_told_is_known() -> None:
     log = log_of(some(50, 4))
     settled, flags = {}, np.zeros(50, np.bool_)
     for _, positions, events in log.by_group():
-        wanted = [one.exchange is not None and one.exchange % 3 == 0 for one in events]
+        wanted = [event.exchange is not None and event.exchange % 3 == 0 for event in events]
         flags[positions] = wanted
-        settled.update({one.exchange: yes for one, yes in zip(events, wanted, strict=True)})
+        settled.update({event.exchange: yes for event, yes in zip(events, wanted, strict=True)})
     log.settle(flags)
-    assert {one.exchange: one.settled for _, _, events in log.by_group() for one in events} == settled
+    assert {event.exchange: event.settled for _, _, events in log.by_group() for event in events} == settled
 
 
 def test_an_event_takes_some_hundred_bytes() -> None:
@@ -166,7 +166,7 @@ def test_an_event_takes_some_hundred_bytes() -> None:
     count = 3000
     log = log_of(
         [
-            event(
+            make_event(
                 (number, 0),
                 g.JOIN,
                 f"group-{number:09}",

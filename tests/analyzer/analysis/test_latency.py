@@ -51,7 +51,7 @@ def at(ms: float) -> int:
 
 def fetch(
     number: int,
-    asked: Mapping[int, int],
+    offsets: Mapping[int, int],
     session: int = 0,
     epoch: int = -1,
     forgotten: tuple[int, ...] = (),
@@ -81,11 +81,11 @@ def fetch(
                         "logStartOffset": -1,
                         "partitionMaxBytes": 1 << 20,
                     }
-                    for partition, offset in asked.items()
+                    for partition, offset in offsets.items()
                 ],
             }
         ]
-        if asked
+        if offsets
         else [],
     }
     return request(FETCH, 11, number, body)
@@ -149,7 +149,7 @@ def conversation(*writes: Write, port: int = 40000) -> list[Segment]:
 
 
 def whole(rows: list[dict[str, Any]]) -> None:
-    """What must hold of any exchange."""
+    """Check the invariants of any exchange."""
     for row in rows:
         parts = [row[name] for name in PARTS]
         assert all(part is None or part >= 0 for part in parts), row
@@ -162,12 +162,12 @@ def whole(rows: list[dict[str, Any]]) -> None:
 @pytest.mark.parametrize("sample", ["txn-librdkafka-4.3", "client-kafkajs-3.9", "old-java-0.8.2"])
 def test_the_parts_add_up_whatever_the_windows(sample: str) -> None:
     [capture] = capture_files(SAMPLES / sample)
-    one = analyzer.analyze(str(capture))
-    whole(one.exchanges.to_pylist())
-    assert sum(hold is not None for hold in one.exchanges["hold_us"].to_pylist()) > 30
+    whole_dataset = analyzer.analyze(str(capture))
+    whole(whole_dataset.exchanges.to_pylist())
+    assert sum(hold is not None for hold in whole_dataset.exchanges["hold_us"].to_pylist()) > 30
     cut = analyzer.analyze(str(capture), window_bytes=3000, threads=4)
     for name in ("exchanges", "readers", "connections"):
-        assert getattr(cut, name).equals(getattr(one, name)), name
+        assert getattr(cut, name).equals(getattr(whole_dataset, name)), name
 
 
 def test_without_meaning_they_stay_empty() -> None:
@@ -259,10 +259,10 @@ def test_what_another_connection_wrote_before_was_there(tmp_path: Path) -> None:
 def test_acks_all_waits_for_nobody_where_there_is_one_replica(
     tmp_path: Path, acks: int, known: bool, hold: int | None
 ) -> None:
-    told = (asking(metadata(1), at(1)), answering(metadata_answer(1), at(2))) if known else ()
+    turns = (asking(metadata(1), at(1)), answering(metadata_answer(1), at(2))) if known else ()
     seen = read(
         tmp_path,
-        conversation(*told, asking(produce(2, acks=acks, records=batch()), at(10)), answering(produced(2, 0), at(30))),
+        conversation(*turns, asking(produce(2, acks=acks, records=batch()), at(10)), answering(produced(2, 0), at(30))),
     )
     assert seen.where(api="Produce")["hold_us"] == hold
 
@@ -390,10 +390,10 @@ def test_members_wait_for_each_other(tmp_path: Path) -> None:
             response(SYNC_GROUP, 2, number, {"throttleTimeMs": 0, "errorCode": 0, "assignment": b""}),
         )
 
-    asked = [join(1), join(2, 79), sync(3, 0), sync(4, 2)]
+    requests = [join(1), join(2, 79), sync(3, 0), sync(4, 2)]
     writes = [
         write
-        for i, (ask, answer) in enumerate(asked)
+        for i, (ask, answer) in enumerate(requests)
         for write in (asking(ask, at(100 * i + 10)), answering(answer, at(100 * i + 70)))
     ]
     seen = read(tmp_path, conversation(*writes))
@@ -442,12 +442,12 @@ def test_lines_are_sorted_and_chosen_by_the_parts(tmp_path: Path, capsys: pytest
             )
         )
     )
-    said = []
+    lines = []
     for more in (("--sort", "broker_us"), ("--filter", "hold_us > 400000"), ("--filter", "cause == 'broker'")):
         assert parser.main(["show", str(tmp_path / "capture.pcap"), "--fields", "correlation_id,broker_us", *more]) == 0
-        said.append([tuple(line.split()) for line in capsys.readouterr().out.splitlines()[1:]])
+        lines.append([tuple(line.split()) for line in capsys.readouterr().out.splitlines()[1:]])
     first, second, third = ("1", "2000"), ("2", "6000"), ("3", "7000")
-    assert said == [[third, second, first], [second], [first, third]]
+    assert lines == [[third, second, first], [second], [first, third]]
 
 
 def test_a_broker_keeps_silent_after_a_throttle(tmp_path: Path) -> None:
@@ -496,7 +496,7 @@ def test_the_handshake_says_where_it_was_captured(
     writes = [asking(heartbeat(1), at(100)), answering(response(12, 0, 1, {"errorCode": 0}), at(130))]
     segments = converse(writes, start_ns=at(0))
     times = [at(0), at(there), at(there + back)]
-    shaken = [dataclasses.replace(one, time_ns=when) for one, when in zip(segments, times, strict=False)]
+    shaken = [dataclasses.replace(segment, time_ns=when) for segment, when in zip(segments, times, strict=False)]
     seen = read(tmp_path, [*shaken, *segments[3:]])
     assert (seen.connection["capture_point"], seen.only["network_us"]) == (point, way)
     assert seen.only["broker_us"] == 30_000 - way
@@ -524,7 +524,7 @@ def test_a_session_names_only_what_changes(tmp_path: Path) -> None:
         )
     )
     rows = analyzer.analyze(str(path)).readers.to_pylist()
-    told = [
+    turns = [
         (
             row["session_id"],
             row["partition"],
@@ -535,7 +535,7 @@ def test_a_session_names_only_what_changes(tmp_path: Path) -> None:
         )
         for row in rows
     ]
-    assert told == [(5, 0, 40, 43, 3, 10, 1035), (5, 1, 7, 7, 0, 10, 521), (6, 2, 9, 9, 0, 1040, 1542)]
+    assert turns == [(5, 0, 40, 43, 3, 10, 1035), (5, 1, 7, 7, 0, 10, 521), (6, 2, 9, 9, 0, 1040, 1542)]
     assert {(row["client_id"], row["topic"], row["start_seen"]) for row in rows} == {("orders-app", "orders", True)}
 
 

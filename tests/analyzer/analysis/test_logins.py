@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import analyzer
-from analyzer.analysis.logins import MAX_TOKEN, said_name
+from analyzer.analysis.logins import MAX_TOKEN, name_in_token
 from tests.analyzer import forging
 from tests.captures.forge import converse, pcap, rendered
 
@@ -47,7 +47,7 @@ def bearer(claims: Any, authzid: str = "") -> bytes:
     ],
 )
 def test_names_are_read_where_a_token_says_them_plainly(mechanism: str | None, token: bytes, name: str | None) -> None:
-    assert said_name(mechanism, token) == name
+    assert name_in_token(mechanism, token) == name
 
 
 def principal(
@@ -58,10 +58,10 @@ def principal(
         forging.answering(forging.response(17, 1, 0, {"errorCode": 0, "mechanisms": [mechanism]})),
     ]
     for number, (token, answer, error) in enumerate(steps, 1):
-        said, answered = (base64.b64encode(data).decode() for data in (token, answer))
+        sent, answered = (base64.b64encode(data).decode() for data in (token, answer))
         body = {"errorCode": error, "errorMessage": None, "authBytes": answered, "sessionLifetimeMs": 0}
         writes += [
-            forging.asking(forging.request(36, 2, number, {"authBytes": said})),
+            forging.asking(forging.request(36, 2, number, {"authBytes": sent})),
             forging.answering(forging.response(36, 2, number, body)),
         ]
     writes += [forging.asking(forging.heartbeat(9)), forging.answering(forging.heartbeat_answer(9))]

@@ -33,27 +33,33 @@ def _body(body: dict[str, Any] | None) -> dict[str, Any]:
 
 def slowly(capture: Path) -> list[tuple[Any, ...]]:
     """Commits as the bodies of requests and answers say them, in order of their answers."""
-    every = [one for one in analyzer.exchanges(capture) if one.api in ("OffsetCommit", "TxnOffsetCommit", "EndTxn")]
-    every.sort(key=lambda one: one.response_end or one.request_end)
+    every = [
+        exchange
+        for exchange in analyzer.exchanges(capture)
+        if exchange.api in ("OffsetCommit", "TxnOffsetCommit", "EndTxn")
+    ]
+    every.sort(key=lambda exchange: exchange.response_end or exchange.request_end)
     outcome: dict[int, bool] = {}
-    for i, one in enumerate(every):
-        if one.api == "TxnOffsetCommit":
-            ends = (end for end in every[i:] if end.api == "EndTxn" and end.transactional_id == one.transactional_id)
+    for i, exchange in enumerate(every):
+        if exchange.api == "TxnOffsetCommit":
+            ends = (
+                end for end in every[i:] if end.api == "EndTxn" and end.transactional_id == exchange.transactional_id
+            )
             outcome[i] = next((_body(end.request)["committed"] for end in ends if end.error_code == 0), False)
     last: dict[tuple[Any, ...], int] = {}
     rows = []
-    for i, one in enumerate(every):
-        if one.api == "EndTxn":
+    for i, exchange in enumerate(every):
+        if exchange.api == "EndTxn":
             continue
-        zookeeper = one.api == "OffsetCommit" and one.api_version == 0
-        kind = "zookeeper" if zookeeper else "commit" if one.api == "OffsetCommit" else "txn_commit"
-        request, response = _body(one.request), _body(one.response)
-        for asked, told in zip(request["topics"], response["topics"], strict=True):
-            for part, answer in zip(asked["partitions"], told["partitions"], strict=True):
-                key = zookeeper, request["groupId"], asked["name"], part["partitionIndex"]
+        zookeeper = exchange.api == "OffsetCommit" and exchange.api_version == 0
+        kind = "zookeeper" if zookeeper else "commit" if exchange.api == "OffsetCommit" else "txn_commit"
+        request, response = _body(exchange.request), _body(exchange.response)
+        for requested, answered in zip(request["topics"], response["topics"], strict=True):
+            for part, answer in zip(requested["partitions"], answered["partitions"], strict=True):
+                key = zookeeper, request["groupId"], requested["name"], part["partitionIndex"]
                 offset, before = part["committedOffset"], last.get(key)
                 step = offset - before if before is not None else None
-                rows.append((*key[1:], kind, offset, before, step, one.connection, one.exchange))
+                rows.append((*key[1:], kind, offset, before, step, exchange.connection, exchange.exchange))
                 if answer["errorCode"] == 0 and outcome.get(i, True):
                     last[key] = offset
     return rows
@@ -65,7 +71,7 @@ def slowly(capture: Path) -> list[tuple[Any, ...]]:
 def test_commits_are_what_the_bodies_say(name: str) -> None:
     capture = capture_files(real_folder(name))[0]
     rows = analyzer.analyze(capture).tables["offsets"].to_pylist()
-    found = [
+    actual = [
         (
             row["group_id"],
             row["topic"],
@@ -81,14 +87,14 @@ def test_commits_are_what_the_bodies_say(name: str) -> None:
         if row["kind"] != "reset"
     ]
     expected = slowly(capture)
-    assert sorted(map(repr, found)) == sorted(map(repr, expected))
+    assert sorted(map(repr, actual)) == sorted(map(repr, expected))
     assert expected
 
 
 def test_commits_to_zookeeper_and_what_the_coordinator_refused_are_told_apart() -> None:
     rows = analyzer.analyze(OLD).tables["offsets"].to_pylist()
-    told = {(row["group_id"], row["kind"], row["error"]) for row in rows if row["kind"] != "reset"}
-    assert told >= {
+    kinds = {(row["group_id"], row["kind"], row["error"]) for row in rows if row["kind"] != "reset"}
+    assert kinds >= {
         ("old-group-v0", "zookeeper", None),
         ("old-group-v1", "commit", "COORDINATOR_NOT_AVAILABLE"),
     }
@@ -115,7 +121,7 @@ def test_shares_and_windows_change_nothing(capture: Path) -> None:
 
 def committing(number: int, offset: int, time_ns: int) -> list[Write]:
     """A commit of one partition, and its answer a millisecond later."""
-    asked = {
+    request = {
         "groupId": "g",
         "generationIdOrMemberEpoch": -1,
         "memberId": "",
@@ -127,19 +133,19 @@ def committing(number: int, offset: int, time_ns: int) -> list[Write]:
             }
         ],
     }
-    told = {"topics": [{"name": "orders", "partitions": [{"partitionIndex": 0, "errorCode": 0}]}]}
+    response = {"topics": [{"name": "orders", "partitions": [{"partitionIndex": 0, "errorCode": 0}]}]}
     return [
-        forging.asking(forging.request(OFFSET_COMMIT, 2, number, asked), time_ns),
-        forging.answering(forging.response(OFFSET_COMMIT, 2, number, told), time_ns + 1_000_000),
+        forging.asking(forging.request(OFFSET_COMMIT, 2, number, request), time_ns),
+        forging.answering(forging.response(OFFSET_COMMIT, 2, number, response), time_ns + 1_000_000),
     ]
 
 
 def test_what_stands_behind_a_lost_packet_is_no_later_commit(tmp_path: Path) -> None:
     second = 10**9
-    one = converse([*forging.turns([1]), *committing(2, 10, START_NS + second)], acks=False, close=None)
-    lost = forging.payloads(one, to_broker=False)[0]
+    whole = converse([*forging.turns([1]), *committing(2, 10, START_NS + second)], acks=False, close=None)
+    lost = forging.payloads(whole, to_broker=False)[0]
     other = converse(committing(1, 20, START_NS + 2 * second), client=("10.0.0.1", 40001), close=None)
-    forging.read(tmp_path, interleaved(forging.without(one, lost), other))
+    forging.read(tmp_path, interleaved(forging.without(whole, lost), other))
     rows = analyzer.analyze(tmp_path / "capture.pcap").tables["offsets"].to_pylist()
     # The lost packet is given up last, so that the first commit is the last one known of.
     assert [(row["offset"], row["previous"], row["step"]) for row in rows] == [(20, 10, 10), (10, None, None)]
@@ -150,14 +156,14 @@ def test_topics_of_which_only_ids_are_known_are_not_one_another(tmp_path: Path) 
     ids = ("r-4vlSNsTw2Wmvo_qD_U_A", "s-4vlSNsTw2Wmvo_qD_U_A")
     writes = []
     for number, offsets in enumerate(((100, 0), (110, 0)), 1):
-        asked = {
+        request = {
             "groupId": "g",
             "generationIdOrMemberEpoch": 1,
             "memberId": "m",
             "groupInstanceId": None,
             "topics": [
                 {
-                    "topicId": one,
+                    "topicId": topic_id,
                     "partitions": [
                         {
                             "partitionIndex": 0,
@@ -167,18 +173,18 @@ def test_topics_of_which_only_ids_are_known_are_not_one_another(tmp_path: Path) 
                         }
                     ],
                 }
-                for one, offset in zip(ids, offsets, strict=True)
+                for topic_id, offset in zip(ids, offsets, strict=True)
             ],
         }
-        parts = [{"topicId": one, "partitions": [{"partitionIndex": 0, "errorCode": 0}]} for one in ids]
+        parts = [{"topicId": topic_id, "partitions": [{"partitionIndex": 0, "errorCode": 0}]} for topic_id in ids]
         writes += [
-            forging.asking(forging.request(OFFSET_COMMIT, 10, number, asked)),
+            forging.asking(forging.request(OFFSET_COMMIT, 10, number, request)),
             forging.answering(forging.response(OFFSET_COMMIT, 10, number, {"throttleTimeMs": 0, "topics": parts})),
         ]
     forging.read(tmp_path, converse(writes, close=None))
     rows = analyzer.analyze(tmp_path / "capture.pcap").tables["offsets"].to_pylist()
-    found = {(row["topic"], row["topic_id"], row["offset"], row["previous"]) for row in rows}
-    assert found == {
+    actual = {(row["topic"], row["topic_id"], row["offset"], row["previous"]) for row in rows}
+    assert actual == {
         (None, ids[0], 100, None),
         (None, ids[0], 110, 100),
         (None, ids[1], 0, None),
@@ -191,7 +197,7 @@ def test_topics_of_which_only_ids_are_known_are_not_one_another(tmp_path: Path) 
 
 def fetching(number: int, offset: int, error: int = 0) -> list[Write]:
     """A fetch of one partition that gives no record."""
-    asked = {
+    request = {
         "replicaId": -1,
         "maxWaitMs": 500,
         "minBytes": 1,
@@ -201,7 +207,7 @@ def fetching(number: int, offset: int, error: int = 0) -> list[Write]:
             {"topic": "orders", "partitions": [{"partition": 0, "fetchOffset": offset, "partitionMaxBytes": 1 << 20}]}
         ],
     }
-    told = {
+    response = {
         "throttleTimeMs": 0,
         "responses": [
             {
@@ -220,17 +226,17 @@ def fetching(number: int, offset: int, error: int = 0) -> list[Write]:
         ],
     }
     return [
-        forging.asking(forging.request(forging.FETCH, 4, number, asked)),
-        forging.answering(forging.response(forging.FETCH, 4, number, told)),
+        forging.asking(forging.request(forging.FETCH, 4, number, request)),
+        forging.answering(forging.response(forging.FETCH, 4, number, response)),
     ]
 
 
 def listing(number: int, timestamp: int, offset: int, error: int = 0) -> list[Write]:
-    asked = {
+    request = {
         "replicaId": -1,
         "topics": [{"name": "orders", "partitions": [{"partitionIndex": 0, "timestamp": timestamp}]}],
     }
-    told = {
+    response = {
         "topics": [
             {
                 "name": "orders",
@@ -239,8 +245,8 @@ def listing(number: int, timestamp: int, offset: int, error: int = 0) -> list[Wr
         ]
     }
     return [
-        forging.asking(forging.request(forging.LIST_OFFSETS, 1, number, asked)),
-        forging.answering(forging.response(forging.LIST_OFFSETS, 1, number, told)),
+        forging.asking(forging.request(forging.LIST_OFFSETS, 1, number, request)),
+        forging.answering(forging.response(forging.LIST_OFFSETS, 1, number, response)),
     ]
 
 
@@ -254,13 +260,13 @@ def resets(folder: Path, *conversation: list[Write]) -> list[tuple[Any, ...]]:
 
 
 def test_out_of_range_then_the_earliest(tmp_path: Path) -> None:
-    found = resets(tmp_path, fetching(1, 5), fetching(2, 5, error=1), listing(3, -2, 100), fetching(4, 100))
-    assert found == [(5, 100, 95, "OFFSET_OUT_OF_RANGE", 1)]
+    rows = resets(tmp_path, fetching(1, 5), fetching(2, 5, error=1), listing(3, -2, 100), fetching(4, 100))
+    assert rows == [(5, 100, 95, "OFFSET_OUT_OF_RANGE", 1)]
 
 
 def test_out_of_range_again_and_again_and_never_elsewhere(tmp_path: Path) -> None:
-    found = resets(tmp_path, fetching(1, 5, error=1), fetching(2, 5, error=1))
-    assert found == [(5, None, None, "OFFSET_OUT_OF_RANGE", 0), (5, None, None, "OFFSET_OUT_OF_RANGE", 1)]
+    rows = resets(tmp_path, fetching(1, 5, error=1), fetching(2, 5, error=1))
+    assert rows == [(5, None, None, "OFFSET_OUT_OF_RANGE", 0), (5, None, None, "OFFSET_OUT_OF_RANGE", 1)]
 
 
 def test_a_reader_begins_at_the_end_and_one_that_only_looks_at_it_goes_on(tmp_path: Path) -> None:
@@ -293,15 +299,15 @@ def test_moves_that_nobody_told_a_reader_to_make_change_nothing(tmp_path: Path) 
 
 
 def test_a_reset_that_is_refused(tmp_path: Path) -> None:
-    found = resets(tmp_path, fetching(1, 5, error=1), listing(2, -2, -1, error=6), listing(3, -2, 50), fetching(4, 50))
-    assert found == [
+    rows = resets(tmp_path, fetching(1, 5, error=1), listing(2, -2, -1, error=6), listing(3, -2, 50), fetching(4, 50))
+    assert rows == [
         (5, 50, 45, "OFFSET_OUT_OF_RANGE", 0),
         (5, None, None, "NOT_LEADER_OR_FOLLOWER", 1),
     ]
 
 
 def test_texts_of_joined_logs_have_numbers_of_their_own() -> None:
-    columns = ("trigger", "born", "who")
+    columns = ("completed_by", "serial", "who")
     first, second = (Log(columns, ("who",), EVENT_ORDER) for _ in range(2))
 
     def rows(*values: tuple[int, int, int]) -> dict[str, np.ndarray]:
@@ -311,5 +317,5 @@ def test_texts_of_joined_logs_have_numbers_of_their_own() -> None:
     second.append(rows((6, 1, 0), (5, 1, 1)), ["ben", "ann"], [])
     first.join(second)
     merged = first.read()
-    assert merged["trigger"].tolist() == [5, 5, 6, 7]
+    assert merged["completed_by"].tolist() == [5, 5, 6, 7]
     assert [first.text(who) for who in merged["who"].tolist()] == ["ann", "ann", "ben", None]

@@ -28,11 +28,11 @@ def test_what_replicas_are_sent_is_what_clients_committed(name: str) -> None:
     commit when they have it."""
     files = [str(path) for path in capture_files(shared_folder(name))]
     rows = analyzer.analyze(files, rotated=True).tables["offsets"].to_pylist()
-    asked = {_place(row): row["time"] for row in reversed(rows) if row["kind"] == "commit" and row["error"] is None}
+    committed = {_place(row): row["time"] for row in reversed(rows) if row["kind"] == "commit" and row["error"] is None}
     copied = [row for row in rows if row["kind"] == "replica"]
     assert len(copied) > 8
-    assert {_place(row) for row in copied} <= set(asked)
-    assert sum(row["time"] < asked[_place(row)] for row in copied) > len(copied) / 2
+    assert {_place(row) for row in copied} <= set(committed)
+    assert sum(row["time"] < committed[_place(row)] for row in copied) > len(copied) / 2
     steps = [row for row in copied if row["previous"] is not None]
     assert steps
     assert all(row["step"] == row["offset"] - row["previous"] for row in steps)
@@ -64,7 +64,7 @@ def copies(number: int, topic_id: str, records: list[bytes], replica: int = 2) -
         "logStartOffset": 0,
         "partitionMaxBytes": 1 << 20,
     }
-    asked = {
+    request = {
         "replicaId": replica,
         "maxWaitMs": 500,
         "minBytes": 1,
@@ -86,26 +86,26 @@ def copies(number: int, topic_id: str, records: list[bytes], replica: int = 2) -
         "preferredReadReplica": -1,
         "records": messages.batch(records),
     }
-    told = {
+    response = {
         "throttleTimeMs": 0,
         "errorCode": 0,
         "sessionId": 0,
         "responses": [{"topicId": topic_id, "partitions": [answer]}],
     }
     return [
-        forging.asking(forging.request(forging.FETCH, 13, number, asked)),
-        forging.answering(forging.response(forging.FETCH, 13, number, told)),
+        forging.asking(forging.request(forging.FETCH, 13, number, request)),
+        forging.answering(forging.response(forging.FETCH, 13, number, response)),
     ]
 
 
 def named(number: int, topic_id: str, topic: str) -> list[Write]:
     """Metadata v12 that says a topic's id and name."""
-    asked = {
+    request = {
         "topics": [{"topicId": topic_id, "name": topic}],
         "allowAutoTopicCreation": False,
         "includeTopicAuthorizedOperations": False,
     }
-    told = {
+    response = {
         "throttleTimeMs": 0,
         "clusterId": "c",
         "controllerId": 1,
@@ -122,8 +122,8 @@ def named(number: int, topic_id: str, topic: str) -> list[Write]:
         ],
     }
     return [
-        forging.asking(forging.request(forging.METADATA, 12, number, asked)),
-        forging.answering(forging.response(forging.METADATA, 12, number, told)),
+        forging.asking(forging.request(forging.METADATA, 12, number, request)),
+        forging.answering(forging.response(forging.METADATA, 12, number, response)),
     ]
 
 

@@ -27,10 +27,10 @@ FULL = TransactionMessage(
 EMPTY = TransactionMessage(apis.END_TXN, "", ProducerEvent((1, 0), (1, 0), ("", None, None), "", "", 1, None, None))
 
 
-def log_of(said: list[TransactionMessage]) -> TransactionLog:
+def log_of(messages: list[TransactionMessage]) -> TransactionLog:
     log = TransactionLog()
-    for one in said:
-        log.append(one)
+    for message in messages:
+        log.append(message)
     return log
 
 
@@ -49,37 +49,37 @@ def some(count: int, seed: int) -> list[TransactionMessage]:
     ]
 
 
-def by_id(said: list[TransactionMessage]) -> list[tuple[str, list[TransactionMessage]]]:
-    found: dict[str, list[TransactionMessage]] = {}
-    for one in said:
-        found.setdefault(one.transactional_id, []).append(one)
-    return list(found.items())
+def by_id(messages: list[TransactionMessage]) -> list[tuple[str, list[TransactionMessage]]]:
+    grouped: dict[str, list[TransactionMessage]] = {}
+    for message in messages:
+        grouped.setdefault(message.transactional_id, []).append(message)
+    return list(grouped.items())
 
 
 def test_what_was_said_is_again_what_it_was() -> None:
-    said = [FULL, EMPTY]
-    assert list(log_of(said).by_id()) == by_id(said)
-    assert list(pickle.loads(pickle.dumps(log_of(said))).by_id()) == by_id(said)
+    messages = [FULL, EMPTY]
+    assert list(log_of(messages).by_id()) == by_id(messages)
+    assert list(pickle.loads(pickle.dumps(log_of(messages))).by_id()) == by_id(messages)
     assert list(TransactionLog().by_id()) == []
 
 
 def test_ids_come_in_order_of_what_was_said_first_and_each_as_it_was_said() -> None:
-    said = some(300, 1)
-    assert list(log_of(said).by_id()) == by_id(said)
+    messages = some(300, 1)
+    assert list(log_of(messages).by_id()) == by_id(messages)
 
 
 def test_those_of_another_come_after() -> None:
-    said = some(300, 2)
-    log = log_of(said[:90])
-    log.join(log_of(said[90:]))
-    assert list(log.by_id()) == by_id(said)
+    messages = some(300, 2)
+    log = log_of(messages[:90])
+    log.join(log_of(messages[90:]))
+    assert list(log.by_id()) == by_id(messages)
 
 
 def test_some_of_it_waits() -> None:
-    said = some(300, 3)
-    log = log_of(said)
+    messages = some(300, 3)
+    log = log_of(messages)
     for which in (log.packets >= 25, log.packets < 25, log.packets < 0, log.packets >= 0):
-        expected = [one for one, yes in zip(said, which.tolist(), strict=True) if yes]
+        expected = [message for message, yes in zip(messages, which.tolist(), strict=True) if yes]
         left = log.take(which)
         assert list(left.by_id()) == by_id(expected)
         left.append(FULL)
@@ -87,10 +87,10 @@ def test_some_of_it_waits() -> None:
 
 
 def test_first_packets_of_an_id_are_in_order() -> None:
-    said = some(300, 4)
-    packets_of = log_of(said).packets_of()
-    for one, those in by_id(said):
-        assert packets_of(one).tolist() == sorted(told.event.order[0] for told in those)
+    messages = some(300, 4)
+    packets_of = log_of(messages).packets_of()
+    for transactional_id, those in by_id(messages):
+        assert packets_of(transactional_id).tolist() == sorted(message.event.order[0] for message in those)
     assert packets_of("never said").tolist() == []
 
 

@@ -1,4 +1,4 @@
-"""What the 0.8 era kept in ZooKeeper, from packets to tables: offsets, leaders, brokers, the controller.
+"""Data that Kafka 0.8 kept in ZooKeeper, from packets to tables: offsets, leaders, brokers, the controller.
 
 (proves: analyzer/analysis/zookeeper.py, analyzer/bulk/zookeeper.py)
 """
@@ -87,10 +87,10 @@ def capture(tmp_path: Path) -> str:
 
 
 def test_offsets_leaders_and_brokers_are_rows(capture: str) -> None:
-    found = analyzer.analyze(capture)
+    dataset = analyzer.analyze(capture)
     offsets = [
         (row["kind"], row["group_id"], row["topic"], row["partition"], row["offset"], row["previous"], row["step"])
-        for row in found.offsets.to_pylist()
+        for row in dataset.offsets.to_pylist()
     ]
     assert offsets == [
         ("zookeeper", "billing", "orders", 0, 40, None, None),
@@ -98,24 +98,26 @@ def test_offsets_leaders_and_brokers_are_rows(capture: str) -> None:
         ("zookeeper", "billing", "orders", 0, 41, 42, -1),
         ("zookeeper", "billing", "payments", 1, 7, None, None),
     ]
-    assert found.offsets["connection"].to_pylist() == ["10.0.0.1:40000-10.0.0.9:2181#1"] * 4
-    leaders = [(row["topic"], row["leader"], row["leader_epoch"], row["isr"]) for row in found.leaders.to_pylist()]
+    assert dataset.offsets["connection"].to_pylist() == ["10.0.0.1:40000-10.0.0.9:2181#1"] * 4
+    leaders = [(row["topic"], row["leader"], row["leader_epoch"], row["isr"]) for row in dataset.leaders.to_pylist()]
     assert leaders == [("orders", 1, 0, [1, 2]), ("orders", 2, 1, [2])]
-    brokers = [(row["node_id"], row["host"], row["port"]) for row in found.brokers.to_pylist()]
+    brokers = [(row["node_id"], row["host"], row["port"]) for row in dataset.brokers.to_pylist()]
     assert brokers == [(1, "kafka-1", 9092), (2, "kafka-2", 9092)]
 
 
 def test_requests_are_counted_by_kind_of_node(capture: str) -> None:
     (entry,) = analyzer.analyze(capture).captures
-    told = entry["zookeeper"]
-    counts = {(one["operation"], one["path"], one["error"]): one["count"] for one in told["requests"]}
+    zookeeper = entry["zookeeper"]
+    counts = {
+        (request["operation"], request["path"], request["error"]): request["count"] for request in zookeeper["requests"]
+    }
     assert counts["setData", "/consumers/GROUP/offsets/TOPIC/PARTITION", 0] == 3
     assert counts["setData", "/consumers/GROUP/offsets/TOPIC/PARTITION", -103] == 1
     assert counts["getData", "/consumers/GROUP/offsets/TOPIC/PARTITION", -101] == 1
     assert counts["setData", "/brokers/topics/TOPIC/partitions/PARTITION/state", 0] == 2
-    assert [one["broker"] for one in told["controllers"]] == [1]
-    assert "billing" not in json.dumps(told)
-    assert "geheim" not in json.dumps(told)
+    assert [controller["broker"] for controller in zookeeper["controllers"]] == [1]
+    assert "billing" not in json.dumps(zookeeper)
+    assert "geheim" not in json.dumps(zookeeper)
 
 
 def test_windows_threads_and_another_port_change_nothing(capture: str, tmp_path: Path) -> None:
@@ -139,16 +141,16 @@ def test_windows_threads_and_another_port_change_nothing(capture: str, tmp_path:
 def test_shares_of_the_connections_tell_the_same(capture: str, tmp_path: Path) -> None:
     [point] = capture_points([capture], False)
     choice, settings = AnalysisOptions.of(), ReadOptions(window_bytes=300).settings(False)
-    made = [
+    written = [
         shares.share(point, settings, choice, shares.Share(number, 3), 5, tmp_path / "pieces" / str(number))
         for number in range(3)
     ]
-    _, facts = shares.by_range(made)
-    read, _, files = shares.take_facts(facts, made, point, choice, Parts(tmp_path, "facts"), tmp_path / "decided")
-    found = {entry["table"]: pq.read_table(tmp_path / entry["path"], partitioning=None) for entry in files}
+    _, facts = shares.by_range(written)
+    read, _, files = shares.take_facts(facts, written, point, choice, Parts(tmp_path, "facts"), tmp_path / "decided")
+    stored = {entry["table"]: pq.read_table(tmp_path / entry["path"], partitioning=None) for entry in files}
     expected = analyzer.analyze(capture)
     for name in ("offsets", "leaders", "brokers"):
-        assert found[name].cast(expected.tables[name].schema).to_pylist() == expected.tables[name].to_pylist()
+        assert stored[name].cast(expected.tables[name].schema).to_pylist() == expected.tables[name].to_pylist()
     assert read.capture["zookeeper"] == expected.captures[0]["zookeeper"]
 
 
@@ -189,9 +191,9 @@ GROUP = "old-readers"
 
 @pytest.fixture(scope="module")
 def truth() -> dict[str, Any]:
-    """What ZooKeeper and Kafka's own tools said when the capture was over."""
-    told: dict[str, Any] = json.loads((REAL / "truth.json").read_text())
-    return told
+    """Return the state that ZooKeeper and Kafka's own tools reported after the capture."""
+    held: dict[str, Any] = json.loads((REAL / "truth.json").read_text())
+    return held
 
 
 @pytest.fixture(scope="module")
@@ -228,38 +230,40 @@ def test_leaders_brokers_and_controller_are_those_zookeeper_held(real: Any, trut
         )
     registered = {n: held[f"/brokers/ids/{n}"] for n in held["/brokers/ids"]}
     brokers = {row["node_id"]: (row["host"], row["port"]) for row in real.brokers.to_pylist()}
-    assert brokers == {n: (one["host"], one["port"]) for n, one in registered.items()}
+    assert brokers == {n: (broker["host"], broker["port"]) for n, broker in registered.items()}
     (entry,) = real.captures
-    assert [one["broker"] for one in entry["zookeeper"]["controllers"]] == [held["/controller"]["brokerid"]]
+    assert [controller["broker"] for controller in entry["zookeeper"]["controllers"]] == [
+        held["/controller"]["brokerid"]
+    ]
 
 
 def test_zookeeper_alone_tells_of_offsets_and_brokers(real: Any, truth: dict[str, Any], tmp_path: Path) -> None:
     """Without a byte of Kafka; and in windows, over threads."""
     link, records = loaded(REAL / "capture.pcap.gz")
-    kept = [
+    chosen = [
         record
         for record in records
-        if any(2181 in (one.source[1], one.target[1]) for one in segments_of([record], link))
+        if any(2181 in (segment.source[1], segment.target[1]) for segment in segments_of([record], link))
     ]
     alone = tmp_path / "alone.pcap"
-    alone.write_bytes(pcap(kept, link))
-    found = analyzer.analyze(str(alone), window_bytes=4000, threads=4)
-    assert len(found.exchanges) == 0
-    ours = [row for row in real.offsets.to_pylist() if row["kind"] == "zookeeper"]
-    for name, expected in (("offsets", ours), ("brokers", real.brokers.to_pylist())):
-        got = found.tables[name].to_pylist()
+    alone.write_bytes(pcap(chosen, link))
+    dataset = analyzer.analyze(str(alone), window_bytes=4000, threads=4)
+    assert len(dataset.exchanges) == 0
+    commits = [row for row in real.offsets.to_pylist() if row["kind"] == "zookeeper"]
+    for name, expected in (("offsets", commits), ("brokers", real.brokers.to_pylist())):
+        got = dataset.tables[name].to_pylist()
         assert [{**row, "capture": None} for row in got] == [{**row, "capture": None} for row in expected]
-    assert found.captures[0]["zookeeper"] == real.captures[0]["zookeeper"]
+    assert dataset.captures[0]["zookeeper"] == real.captures[0]["zookeeper"]
 
 
 def test_what_is_said_to_zookeeper_is_no_riddle(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """No advice to read it as Kafka; commits are told by who wrote them, once."""
     capture = str(REAL / "capture.pcap.gz")
     assert main(["analyze", capture, "-o", str(tmp_path / "dataset")]) == 0
-    said = capsys.readouterr()
-    assert "\nZooKeeper: 6 connections, 29.2 kB\n" in said.out
-    assert "not Kafka" not in said.out
-    assert "not recognised" not in said.err
+    printed = capsys.readouterr()
+    assert "\nZooKeeper: 6 connections, 29.2 kB\n" in printed.out
+    assert "not Kafka" not in printed.out
+    assert "not recognised" not in printed.err
     assert main(["story", str(tmp_path / "dataset"), "--group", GROUP]) == 0
     lines = [line.split(maxsplit=1)[1] for line in capsys.readouterr().out.splitlines()[2:]]
     assert [" ".join(line.split()) for line in lines] == [

@@ -154,7 +154,7 @@ def test_parquet_has_the_contracts_plain_types(name: str, tmp_path: Path) -> Non
 
 def test_row_groups_stay_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("analyzer.dataset.parquet_files.ROW_GROUP_ROWS", 10)
-    monkeypatch.setattr("analyzer.pipeline.points.ENOUGH_ROWS", 20)
+    monkeypatch.setattr("analyzer.pipeline.point_tables.ENOUGH_ROWS", 20)
     analyzer.analyze(OTHER, tmp_path / "data", window_bytes=4096)
     (entry,) = [one for one in read_manifest(tmp_path / "data")["files"] if one["table"] == "exchanges"]
     metadata = pyarrow.parquet.ParquetFile(tmp_path / "data" / entry["path"]).metadata
@@ -170,7 +170,7 @@ def test_a_dataset_is_the_same_whatever_the_threads(
     capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows and their order, coverage and notes; many row groups, which threads make and store side by side."""
-    monkeypatch.setattr("analyzer.pipeline.points.ENOUGH_ROWS", 20)
+    monkeypatch.setattr("analyzer.pipeline.point_tables.ENOUGH_ROWS", 20)
     found = []
     for threads in (1, 2, 4, 6):
         path = tmp_path / str(threads)

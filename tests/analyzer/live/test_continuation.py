@@ -184,10 +184,10 @@ def test_producers_beyond_the_bound_are_told_as_they_are(tmp_path: Path, monkeyp
 
 
 def test_a_rebalance_is_told_when_nothing_more_is_expected_of_it() -> None:
-    turn = rebalances._Turn(7, "classic", until_ns=10, ended_ns=20, stops={"m": (5, 30)})
+    turn = rebalances._Generation(7, "classic", until_ns=10, ended_ns=20, stops={"m": (5, 30)})
     over, given_up = rebalances.OVER_NS, rebalances.GIVEN_UP_NS
     assert [rebalances._is_over(turn, None, now) for now in (30 + over, 31 + over)] == [False, True]
-    following = rebalances._Turn(8, "classic", until_ns=40)
+    following = rebalances._Generation(8, "classic", until_ns=40)
     assert [rebalances._is_over(turn, following, now) for now in (40 + over, 41 + over)] == [False, True]
     turn.ended_ns, turn.stops = None, {}
     assert rebalances._is_over(turn, following, 41 + over)
@@ -197,7 +197,7 @@ def test_a_rebalance_is_told_when_nothing_more_is_expected_of_it() -> None:
 
 
 def test_fetches_of_long_ago_are_forgotten_but_for_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    of = delivery_times.Fetched()
+    of = delivery_times.DeliveryTimes()
     of._numbers = {("a", "ip", "t", 0): 0, ("b", "ip", "t", 0): 1, ("c", "ip", "t", 0): 2, ("d", "ip", "t", 0): 3}
     times = [(0, 1), (0, 50), (0, 90), (1, 2), (1, 3), (2, 95), (3, 4)]
     second = 10**9
@@ -223,8 +223,8 @@ def marker(ordinal: int, partition: int, done_us: int) -> transactions._Marker:
     return transactions._Marker(event, True, (("t", partition),))
 
 
-def told(listener: transactions.Transactions) -> list[Row]:
-    (table,) = (table for _, table in listener.tables("a", str))
+def told(collector: transactions.Transactions) -> list[Row]:
+    (table,) = (table for _, table in collector.tables("a", str))
     found: list[Row] = table.to_pylist()
     return found
 
@@ -246,7 +246,7 @@ def test_a_marker_waits_for_what_its_producer_may_still_say() -> None:
     """Its EndTxn was not heard: the marker says how the transaction ended, once nothing follows."""
     wrote = ProducerEvent((10, 0), (9, 0), ("p", 0, 0), "me", "ip", 500, 600, 0, 7, 0)
     first = transactions.Transactions(_markers=[marker(98, 0, 1000)])
-    first._said.append(TransactionMessage(apis.ADD_PARTITIONS_TO_TXN, "tx", wrote, (("t", 0),)))
+    first._messages.append(TransactionMessage(apis.ADD_PARTITIONS_TO_TXN, "tx", wrote, (("t", 0),)))
     after = first.onward(Border(str, NEVER))
     assert told(first) == []
     (row,) = told(after)

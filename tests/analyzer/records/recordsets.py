@@ -45,14 +45,14 @@ class Opened:
 def opened(*sets: bytes, size: int | None = None, limits: b.Limits | None = None, rows: int = r.PIECE_ROWS) -> Opened:
     """Walk, check and open record sets that lie one behind another. `size`: what each field claims to have."""
     heap = np.frombuffer(b"".join(sets), np.uint8).copy()
-    lengths = np.array([len(one) for one in sets], np.int64)
+    lengths = np.array([len(data) for data in sets], np.int64)
     at = np.cumsum(lengths) - lengths
     batches = b.batches(heap, at, lengths, None if size is None else np.full(len(sets), size))
     checksums.check(batches.table, batches.heap)
-    found: list[Record] = []
+    records: list[Record] = []
     where: list[int] = []
-    for piece in r.Opener(limits, rows).open(batches):
-        heaps = [one.tobytes() for one in piece.heaps]
+    for piece in r.BatchReader(limits, rows).open(batches):
+        heaps = [array.tobytes() for array in piece.heaps]
         headers = np.zeros((5, int(piece.table[r.R_HEADERS].sum())), np.int64)
         r.headers_of(
             *piece.heaps, piece.table[r.R_HEAP], piece.table[r.R_HEADERS_AT], piece.table[r.R_HEADERS], headers
@@ -64,7 +64,7 @@ def opened(*sets: bytes, size: int | None = None, limits: b.Limits | None = None
         for row in piece.table.T.tolist():
             data = heaps[row[r.R_HEAP]]
             where.append(row[r.R_BATCH])
-            found.append(
+            records.append(
                 Record(
                     row[r.R_OFFSET],
                     row[r.R_TIMESTAMP],
@@ -74,7 +74,7 @@ def opened(*sets: bytes, size: int | None = None, limits: b.Limits | None = None
                     None if row[r.R_CONTROL] == NULL else row[r.R_CONTROL],
                 )
             )
-    return Opened(batches.table, found, where)
+    return Opened(batches.table, records, where)
 
 
 def _bytes(data: bytes, at: int, length: int) -> bytes | None:

@@ -32,10 +32,10 @@ def analyzed(folder: Path) -> Dataset:
 def rows(dataset: Dataset, side: str) -> list[dict[str, Any]]:
     """The records of a side, with their topics' names."""
     names = {row["topic_id"]: row["topic"] for row in dataset.topic_ids.to_pylist()}
-    found: list[dict[str, Any]] = dataset.records.filter(pc.equal(dataset.records["side"], side)).to_pylist()
-    for row in found:
+    own_rows: list[dict[str, Any]] = dataset.records.filter(pc.equal(dataset.records["side"], side)).to_pylist()
+    for row in own_rows:
         row["topic"] = row["topic"] or names.get(row["topic_id"])
-    return found
+    return own_rows
 
 
 def fetched_once(dataset: Dataset) -> dict[str, list[dict[str, Any]]]:
@@ -65,13 +65,13 @@ def test_records_are_what_the_clients_sent_and_got(name: str) -> None:
     folder = shared_folder(name)
     truth = json.loads((folder / "truth.json").read_bytes())
     fetched = fetched_once(analyzed(folder))
-    for topic, said in truth["topics"].items():
+    for topic, partitions in truth["topics"].items():
         got = fetched[topic]
-        assert len(got) == said["messages"] == truth["consumed"][topic]
-        assert sum(row["key"] is None for row in got) == said["null_keys"]
-        assert sum(row["value"] is None for row in got) == said["tombstones"]
-        assert sum(bool(row["headers"]) for row in got) == said["with_headers"]
-        assert sum(len(row["value"] or b"") for row in got) == said["value_bytes"]
+        assert len(got) == partitions["messages"] == truth["consumed"][topic]
+        assert sum(row["key"] is None for row in got) == partitions["null_keys"]
+        assert sum(row["value"] is None for row in got) == partitions["tombstones"]
+        assert sum(bool(row["headers"]) for row in got) == partitions["with_headers"]
+        assert sum(len(row["value"] or b"") for row in got) == partitions["value_bytes"]
     codecs = set(analyzed(folder).batches["codec"].to_pylist())
     assert codecs == {"none", "gzip", "snappy", "lz4", "zstd"}
 
@@ -81,8 +81,8 @@ def test_as_many_records_as_the_clients_sent(name: str) -> None:
     folder = shared_folder(name)
     truth = json.loads((folder / "truth.json").read_bytes())
     fetched = fetched_once(analyzed(folder))
-    for topic, said in truth["topics"].items():
-        assert len(fetched[topic]) == (said if isinstance(said, int) else said["messages"])
+    for topic, partitions in truth["topics"].items():
+        assert len(fetched[topic]) == (partitions if isinstance(partitions, int) else partitions["messages"])
 
 
 @pytest.mark.parametrize("name", ["old-java-0.8.2", "old-java-0.10.2", "old-java-0.8.2-on-2.8"])
@@ -264,7 +264,7 @@ def test_how_far_records_are_opened() -> None:
 @pytest.mark.parametrize("capture", [OLD, TXN], ids=["old", "txn"])
 def test_neither_windows_nor_threads_change_a_row(capture: Path, settings: dict[str, Any]) -> None:
     """Also where a set's exchange ends in a later window than its message came."""
-    usual, other = (analyzer.analyze(capture, records="full", **one) for one in (dict[str, Any](), settings))
+    usual, other = (analyzer.analyze(capture, records="full", **options) for options in (dict[str, Any](), settings))
 
     assert other.batches.equals(usual.batches)
     assert other.records.equals(usual.records)
@@ -291,16 +291,16 @@ def test_a_filter_limits_them_with_their_exchanges() -> None:
 def test_batches_that_wait_for_their_exchange_may_not_pile_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A capture of requests alone: no exchange ends before the last packet. What is not kept says so."""
     link, records = forge.loaded(TXN)
-    requests = [one for one in records if forge.segments_of([one], link)[0].target[1] == 9092]
+    requests = [record for record in records if forge.segments_of([record], link)[0].target[1] == 9092]
     path = tmp_path / "requests.pcap"
     path.write_bytes(forge.pcap(requests, link))
 
-    kept = analyzer.analyze(path, records="meta", window_bytes=5000)
+    dataset = analyzer.analyze(path, records="meta", window_bytes=5000)
     monkeypatch.setattr(record_tables, "HELD_BYTES", 0)
     not_kept = analyzer.analyze(path, records="meta", window_bytes=5000)
 
-    assert len(kept.batches) == len(not_kept.batches) > 20
-    assert kept.batches["crc_ok"].to_pylist() == not_kept.batches["crc_ok"].to_pylist()
-    assert set(kept.batches["reason"].to_pylist()) == {None}
+    assert len(dataset.batches) == len(not_kept.batches) > 20
+    assert dataset.batches["crc_ok"].to_pylist() == not_kept.batches["crc_ok"].to_pylist()
+    assert set(dataset.batches["reason"].to_pylist()) == {None}
     assert "its exchange ended too late: the records were not kept" in not_kept.batches["reason"].to_pylist()
-    assert len(not_kept.records) < len(kept.records)
+    assert len(not_kept.records) < len(dataset.records)

@@ -49,11 +49,11 @@ def test_places_count_from_the_start_of_their_set(table: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("stride", [1, 8, 1 << 40])
-@pytest.mark.parametrize("told", [0, 1, 20, SETS])
-def test_rows_are_in_the_order_of_who_tells_of_their_set(table: np.ndarray, told: int, stride: int) -> None:
+@pytest.mark.parametrize("exchanges", [0, 1, 20, SETS])
+def test_rows_are_in_the_order_of_who_tells_of_their_set(table: np.ndarray, exchanges: int, stride: int) -> None:
     """Of the numbers of some sets, in any order, one of them twice; rows come in two tables."""
-    rng = random.Random(told)
-    numbers = [stride * k - 5 for k in rng.sample(range(SETS), told)]
+    rng = random.Random(exchanges)
+    numbers = [stride * k - 5 for k in rng.sample(range(SETS), exchanges)]
     numbers += numbers[:1]
     table[b.B_SET] = stride * table[b.B_SET] - 5
     parts = [table[:, :150], np.ascontiguousarray(table[:, 150:])]
@@ -80,39 +80,39 @@ def test_what_columns_hold(table: np.ndarray) -> None:
     origins = np.random.default_rng(5).integers(-9, 9, (p.O_COLUMNS, SETS))
     out = np.full((p.R_COLUMNS, ROWS), 77, np.int64)
     p.tell(table, origins, out)
-    for row, told in zip(table.T.tolist(), out.T.tolist(), strict=True):
+    for row, output in zip(table.T.tolist(), out.T.tolist(), strict=True):
         attributes, magic = row[b.B_ATTRIBUTES], row[b.B_MAGIC]
         known = attributes != NULL
-        assert told[: p.O_COLUMNS] == origins[:, row[b.B_SET]].tolist()
-        assert told[p.R_CODEC] == (attributes & 7 if known and attributes & 7 < len(b.CODECS) else NULL)
-        assert told[p.R_TIMESTAMP_TYPE] == (attributes >> 3 & 1 if known and magic > 0 else NULL)
-        assert told[p.R_TRANSACTIONAL] == ((magic == 2 and attributes >> 4 & 1) if known else NULL)
-        assert told[p.R_CONTROL] == ((magic == 2 and attributes >> 5 & 1) if known else NULL)
-        assert told[p.R_CRC_OK] == row[b.B_CRC_OK]
+        assert output[: p.O_COLUMNS] == origins[:, row[b.B_SET]].tolist()
+        assert output[p.R_CODEC] == (attributes & 7 if known and attributes & 7 < len(b.CODECS) else NULL)
+        assert output[p.R_TIMESTAMP_TYPE] == (attributes >> 3 & 1 if known and magic > 0 else NULL)
+        assert output[p.R_TRANSACTIONAL] == ((magic == 2 and attributes >> 4 & 1) if known else NULL)
+        assert output[p.R_CONTROL] == ((magic == 2 and attributes >> 5 & 1) if known else NULL)
+        assert output[p.R_CRC_OK] == row[b.B_CRC_OK]
         for which, column in (
             (p.R_PRODUCER_ID, b.B_PRODUCER_ID),
             (p.R_PRODUCER_EPOCH, b.B_PRODUCER_EPOCH),
             (p.R_BASE_SEQUENCE, b.B_BASE_SEQUENCE),
         ):
-            assert told[which] == (row[column] if row[column] >= 0 else NULL)
+            assert output[which] == (row[column] if row[column] >= 0 else NULL)
         for which, column in (
             (p.R_FIRST_TIMESTAMP, b.B_FIRST_TIMESTAMP),
             (p.R_LAST_TIMESTAMP, b.B_LAST_TIMESTAMP),
             (p.R_DELETE_HORIZON, b.B_DELETE_HORIZON),
         ):
             time = row[column]
-            assert told[which] == (1000 * time if time != -1 and p.FIRST_MS <= time <= p.LAST_MS else NULL)
+            assert output[which] == (1000 * time if time != -1 and p.FIRST_MS <= time <= p.LAST_MS else NULL)
 
 
 def test_counts(table: np.ndarray) -> None:
     sides = np.random.default_rng(3).choice([0, 1, NULL], SETS)
     counts = np.zeros((3, p.C_CODECS + len(b.CODECS)), np.int64)
     p.count(table, sides, counts)
-    for side, found in zip((0, 1, NULL), counts.tolist(), strict=True):
+    for side, count in zip((0, 1, NULL), counts.tolist(), strict=True):
         rows = [row for row in table.T.tolist() if sides[row[b.B_SET]] == side]
         read = {b.REASON_NONE, b.REASON_NOT_CAPTURED, b.REASON_BOMB, b.REASON_INNER_CRC}
         assert len(rows) > 50
-        assert found == [
+        assert count == [
             len(rows),
             sum(row[b.B_COUNT] for row in rows if row[b.B_COUNT] != NULL),
             sum(row[b.B_LENGTH] for row in rows),

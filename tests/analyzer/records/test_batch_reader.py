@@ -71,14 +71,14 @@ def _expected(rows: Any, magic: int) -> list[Record]:
 
 @given(rows=ROWS, codec=st.sampled_from(range(5)))
 def test_magic_2_as_aiokafka_writes_it(rows: Any, codec: int) -> None:
-    found = opened(_default(rows, codec))
+    result = opened(_default(rows, codec))
 
-    assert found.records == _expected(rows, 2)
-    assert found.column(b.B_CRC_OK) == [1]
-    assert found.column(b.B_MAGIC) == [2]
-    assert found.column(b.B_COUNT) == [len(rows)]
-    assert found.column(b.B_LAST_TIMESTAMP) == [max(row[0] for row in rows)]
-    assert found.reasons == [None]
+    assert result.records == _expected(rows, 2)
+    assert result.column(b.B_CRC_OK) == [1]
+    assert result.column(b.B_MAGIC) == [2]
+    assert result.column(b.B_COUNT) == [len(rows)]
+    assert result.column(b.B_LAST_TIMESTAMP) == [max(row[0] for row in rows)]
+    assert result.reasons == [None]
 
 
 OLD = [(0, b.NONE), (0, b.GZIP), (0, b.SNAPPY), (1, b.NONE), (1, b.GZIP), (1, b.SNAPPY), (1, b.LZ4)]
@@ -88,16 +88,16 @@ OLD = [(0, b.NONE), (0, b.GZIP), (0, b.SNAPPY), (1, b.NONE), (1, b.GZIP), (1, b.
 @given(rows=ROWS, form=st.sampled_from(OLD))
 def test_magic_0_and_1_as_aiokafka_writes_them(rows: Any, form: tuple[int, int]) -> None:
     magic, codec = form
-    found = opened(_legacy(rows, magic, codec))
+    result = opened(_legacy(rows, magic, codec))
 
-    assert found.records == _expected(rows, magic)
-    assert set(found.column(b.B_CRC_OK)) == {1}
-    assert set(found.column(b.B_MAGIC)) == {magic}
-    assert set(found.reasons) == {None}
+    assert result.records == _expected(rows, magic)
+    assert set(result.column(b.B_CRC_OK)) == {1}
+    assert set(result.column(b.B_MAGIC)) == {magic}
+    assert set(result.reasons) == {None}
     # One row for each outermost message, and one alone where that is compressed.
-    compressed = b.codec(found.table).tolist()[0] != 0
-    assert len(found.column(b.B_AT)) == (1 if compressed else len(rows))
-    assert sum(count or 0 for count in found.column(b.B_COUNT)) == len(rows)
+    compressed = b.codec(result.table).tolist()[0] != 0
+    assert len(result.column(b.B_AT)) == (1 if compressed else len(rows))
+    assert sum(count or 0 for count in result.column(b.B_COUNT)) == len(rows)
 
 
 @given(rows=ROWS, producer=st.integers(-1, 1 << 40), epoch=st.integers(-1, 9), sequence=st.integers(-1, 1 << 30))
@@ -123,15 +123,15 @@ def test_magic_2_as_kio_writes_it(rows: Any, producer: int, epoch: int, sequence
     written = io.BytesIO()
     write_new_batch(written, batch)
 
-    found = opened(written.getvalue())
+    result = opened(written.getvalue())
 
-    assert [(one.key, one.value, one.headers) for one in found.records] == [
-        (one.key, one.value, one.headers) for one in _expected(rows, 2)
+    assert [(record.key, record.value, record.headers) for record in result.records] == [
+        (record.key, record.value, record.headers) for record in _expected(rows, 2)
     ]
-    assert found.column(b.B_CRC_OK) == [1]
-    assert found.column(b.B_PRODUCER_ID) == [producer]
-    assert found.column(b.B_PRODUCER_EPOCH) == [epoch]
-    assert found.column(b.B_BASE_SEQUENCE) == [sequence]
+    assert result.column(b.B_CRC_OK) == [1]
+    assert result.column(b.B_PRODUCER_ID) == [producer]
+    assert result.column(b.B_PRODUCER_EPOCH) == [epoch]
+    assert result.column(b.B_BASE_SEQUENCE) == [sequence]
 
 
 @given(sets=st.lists(st.tuples(ROWS, st.sampled_from([*OLD, *((2, codec) for codec in range(5))])), max_size=5))
@@ -139,10 +139,10 @@ def test_several_sets_and_magics_in_one_field(sets: Any) -> None:
     """A fetch of a partition whose log outlived upgrades."""
     parts = [_default(rows, codec) if magic == 2 else _legacy(rows, magic, codec) for rows, (magic, codec) in sets]
 
-    found = opened(b"".join(parts))
+    result = opened(b"".join(parts))
 
-    assert found.records == [record for rows, (magic, _) in sets for record in _expected(rows, magic)]
-    assert set(found.column(b.B_CRC_OK)) <= {1}
+    assert result.records == [record for rows, (magic, _) in sets for record in _expected(rows, magic)]
+    assert set(result.column(b.B_CRC_OK)) <= {1}
 
 
 def test_pieces_end_anywhere() -> None:
@@ -162,7 +162,7 @@ def test_a_piece_ends_where_it_has_many_headers() -> None:
     rows: Any = [(i, None, b"", [("", None)] * (r.HEADERS_LIMIT // 2)) for i in range(3)]
     batches = opened(_default(rows, 0))
     heap = np.frombuffer(_default(rows, 0), np.uint8).copy()
-    pieces = [len(piece) for piece in r.Opener().open(b.batches(heap, np.zeros(1), np.full(1, len(heap))))]
+    pieces = [len(piece) for piece in r.BatchReader().open(b.batches(heap, np.zeros(1), np.full(1, len(heap))))]
 
     assert [len(record.headers) for record in batches.records] == [r.HEADERS_LIMIT // 2] * 3
     assert pieces == [2, 1]
@@ -189,10 +189,10 @@ def test_a_changed_byte_is_a_wrong_checksum(magic: int, size: int) -> None:
     bad = bytearray(good)
     bad[-2] ^= 1
 
-    found = opened(bytes(good), bytes(bad))
+    result = opened(bytes(good), bytes(bad))
 
-    assert found.column(b.B_CRC_OK) == [1, 0]
-    assert len(found.records) == 2, "a batch with a wrong checksum is still read"
+    assert result.column(b.B_CRC_OK) == [1, 0]
+    assert len(result.records) == 2, "a batch with a wrong checksum is still read"
 
 
 # --- what the capture or the broker cut off ---------------------------------------------------------------------------
@@ -203,24 +203,24 @@ def test_a_partial_batch_at_the_end_is_a_row_whatever_is_left_of_it(magic: int) 
     rows: Any = [(5, b"key", b"value", [])]
     whole = _default(rows, 0) if magic == 2 else _legacy(rows, magic, 0)
     for cut in range(1, len(whole)):
-        found = opened(whole + whole[:cut])
+        result = opened(whole + whole[:cut])
 
-        assert found.column(b.B_STATE) == [b.WHOLE, b.PARTIAL]
-        assert found.column(b.B_LENGTH) == [len(whole), cut]
-        assert found.column(b.B_CRC_OK) == [1, None]
-        assert found.reasons == [None, None]
-        assert len(found.records) == 1
-        assert found.column(b.B_SIZE)[1] == (len(whole) if cut >= 12 else None)
-        assert found.column(b.B_MAGIC)[1] == (magic if cut > 16 else None)
+        assert result.column(b.B_STATE) == [b.WHOLE, b.PARTIAL]
+        assert result.column(b.B_LENGTH) == [len(whole), cut]
+        assert result.column(b.B_CRC_OK) == [1, None]
+        assert result.reasons == [None, None]
+        assert len(result.records) == 1
+        assert result.column(b.B_SIZE)[1] == (len(whole) if cut >= 12 else None)
+        assert result.column(b.B_MAGIC)[1] == (magic if cut > 16 else None)
 
 
 def test_bytes_that_the_capture_lacks_are_said_to_be_lacking() -> None:
     whole = _default([(5, b"key", b"value", [])], 0)
 
-    found = opened(whole[:-3], size=len(whole))
+    result = opened(whole[:-3], size=len(whole))
 
-    assert found.column(b.B_STATE) == [b.PARTIAL]
-    assert found.reasons == ["3 bytes of the records were not captured"]
+    assert result.column(b.B_STATE) == [b.PARTIAL]
+    assert result.reasons == ["3 bytes of the records were not captured"]
 
 
 # --- attributes -------------------------------------------------------------------------------------------------------
@@ -242,30 +242,30 @@ def test_log_append_time_is_the_batchs_last_timestamp_for_all() -> None:
 
 def test_delete_horizon_takes_the_place_of_the_base_timestamp() -> None:
     """KIP-534: the field then says when the tombstones may go; records' deltas are from it all the same."""
-    found = opened(_batch(SIMPLE, b.DELETE_HORIZON))
+    result = opened(_batch(SIMPLE, b.DELETE_HORIZON))
 
-    assert found.column(b.B_DELETE_HORIZON) == [1000]
-    assert found.column(b.B_FIRST_TIMESTAMP) == [None]
-    assert found.records[0].timestamp == 1010
+    assert result.column(b.B_DELETE_HORIZON) == [1000]
+    assert result.column(b.B_FIRST_TIMESTAMP) == [None]
+    assert result.records[0].timestamp == 1010
 
 
 def test_a_batch_that_compaction_emptied() -> None:
     """Its header stays, to keep the producer's sequence."""
-    found = opened(_batch(b"", count=0))
+    result = opened(_batch(b"", count=0))
 
-    assert found.column(b.B_COUNT) == [0]
-    assert found.column(b.B_CRC_OK) == [1]
-    assert found.records == []
-    assert found.reasons == [None]
+    assert result.column(b.B_COUNT) == [0]
+    assert result.column(b.B_CRC_OK) == [1]
+    assert result.records == []
+    assert result.reasons == [None]
 
 
 @pytest.mark.parametrize("kind", range(7))
 def test_control_records_are_typed(kind: int) -> None:
     key = struct.pack(">hh", 0, kind)
     body = bytes([0, 0, 0, len(key) << 1]) + key + bytes([1, 0])
-    found = opened(_batch(bytes([len(body) << 1]) + body, b.CONTROL | b.TRANSACTIONAL))
+    result = opened(_batch(bytes([len(body) << 1]) + body, b.CONTROL | b.TRANSACTIONAL))
 
-    assert [record.control for record in found.records] == [kind]
+    assert [record.control for record in result.records] == [kind]
     assert r.CONTROL_TYPES[kind]
 
 
@@ -279,36 +279,36 @@ def _packed(magic: int, inner: bytes, offset: int, attributes: int = 1, timestam
 def test_inner_offsets_of_magic_1_are_relative_to_the_wrapper() -> None:
     inner = b"".join(old_message(1, i, None, b"%d" % i, timestamp=100 + i) for i in range(3))
 
-    found = opened(_packed(1, inner, offset=52))
+    result = opened(_packed(1, inner, offset=52))
 
-    assert [(one.offset, one.timestamp) for one in found.records] == [(50, 100), (51, 101), (52, 102)]
+    assert [(record.offset, record.timestamp) for record in result.records] == [(50, 100), (51, 101), (52, 102)]
 
 
 def test_a_wrapper_at_offset_0_holds_its_offsets_as_they_are() -> None:
     """librdkafka produced such sets; Kafka reads them so."""
     inner = b"".join(old_message(1, i, None, b"v") for i in range(3))
 
-    assert [one.offset for one in opened(_packed(1, inner, offset=0)).records] == [0, 1, 2]
+    assert [record.offset for record in opened(_packed(1, inner, offset=0)).records] == [0, 1, 2]
 
 
 def test_inner_offsets_of_magic_0_are_absolute() -> None:
     inner = b"".join(old_message(0, 50 + i, None, b"v") for i in range(3))
 
-    assert [one.offset for one in opened(_packed(0, inner, offset=52)).records] == [50, 51, 52]
+    assert [record.offset for record in opened(_packed(0, inner, offset=52)).records] == [50, 51, 52]
 
 
 def test_log_append_time_of_the_wrapper_holds_for_the_messages_inside() -> None:
     inner = b"".join(old_message(1, i, None, b"v", timestamp=5) for i in range(2))
 
-    found = opened(_packed(1, inner, offset=1, attributes=1 | b.LOG_APPEND_TIME, timestamp=777))
+    result = opened(_packed(1, inner, offset=1, attributes=1 | b.LOG_APPEND_TIME, timestamp=777))
 
-    assert [one.timestamp for one in found.records] == [777, 777]
+    assert [record.timestamp for record in result.records] == [777, 777]
 
 
 def test_offsets_with_holes_survive_compaction() -> None:
     inner = b"".join(old_message(1, relative, None, b"v") for relative in (0, 4, 9))
 
-    assert [one.offset for one in opened(_packed(1, inner, offset=109)).records] == [100, 104, 109]
+    assert [record.offset for record in opened(_packed(1, inner, offset=109)).records] == [100, 104, 109]
 
 
 @pytest.mark.parametrize("magic", [0, 1])
@@ -319,10 +319,14 @@ def test_sets_compressed_twice(magic: int) -> None:
     deep = b"".join(old_message(magic, absolute(10 + i, 10), b"k", b"deep%d" % i) for i in range(2))
     middle = old_message(magic, absolute(9, 9), b"k", b"plain") + _packed(magic, deep, offset=absolute(11, 9))
 
-    found = opened(_packed(magic, middle, offset=11))
+    result = opened(_packed(magic, middle, offset=11))
 
-    assert [(one.offset, one.value) for one in found.records] == [(9, b"plain"), (10, b"deep0"), (11, b"deep1")]
-    assert found.column(b.B_COUNT) == [3]
+    assert [(record.offset, record.value) for record in result.records] == [
+        (9, b"plain"),
+        (10, b"deep0"),
+        (11, b"deep1"),
+    ]
+    assert result.column(b.B_COUNT) == [3]
 
 
 def test_sets_compressed_too_often_are_left_closed() -> None:
@@ -330,21 +334,21 @@ def test_sets_compressed_too_often_are_left_closed() -> None:
     for _ in range(r.DEPTH_LIMIT + 1):
         message = _packed(0, message, offset=1)
 
-    found = opened(message)
+    result = opened(message)
 
-    assert found.records == []
-    assert found.reasons == [f"compressed more than {r.DEPTH_LIMIT} times over"]
+    assert result.records == []
+    assert result.reasons == [f"compressed more than {r.DEPTH_LIMIT} times over"]
 
 
 def test_a_wrong_checksum_inside_is_said() -> None:
     inner = bytearray(old_message(0, 0, None, b"v") + old_message(0, 1, None, b"w"))
     inner[-1] ^= 1
 
-    found = opened(_packed(0, bytes(inner), offset=1))
+    result = opened(_packed(0, bytes(inner), offset=1))
 
-    assert found.reasons == ["the checksum of message 1 inside is wrong"]
-    assert found.column(b.B_CRC_OK) == [0]
-    assert len(found.records) == 2
+    assert result.reasons == ["the checksum of message 1 inside is wrong"]
+    assert result.column(b.B_CRC_OK) == [0]
+    assert len(result.records) == 2
 
 
 # --- codecs as clients write them -------------------------------------------------------------------------------------
@@ -392,7 +396,7 @@ def test_each_form_of_each_codec(form: str, data: bytes) -> None:
     assert out.data[: out.used].tobytes() == b"before" + data
 
     if data:
-        with pytest.raises(codecs.Bomb):
+        with pytest.raises(codecs.DecompressedSizeError):
             codecs.decompress(codec, memoryview(packed), len(data) - 1, out)
         assert out.data[: out.used].tobytes() == b"before" + data
 
@@ -406,7 +410,7 @@ def test_compressed_bytes_that_end_early_are_broken(form: str) -> None:
         out = codecs.Scratch()
         try:
             codecs.decompress(codec, memoryview(packed)[:cut], 1 << 20, out)
-        except codecs.Broken:
+        except codecs.CorruptDataError:
             assert out.used == 0
         else:
             # A form of several parts may end behind one.
@@ -423,7 +427,7 @@ def test_any_bytes_are_broken_or_bounded(form: str, seed: bytes) -> None:
         out = codecs.Scratch()
         try:
             codecs.decompress(codec, memoryview(data), 4096, out)
-        except (codecs.Broken, codecs.Bomb):
+        except (codecs.CorruptDataError, codecs.DecompressedSizeError):
             assert out.used == 0
         assert out.used <= 4096
 
@@ -436,11 +440,11 @@ def test_a_bomb_is_a_row_that_says_so(codec: int, compress: Any) -> None:
     bomb = _batch(compress(bytes(4 << 20)), attributes=codec)
     after = _batch(SIMPLE)
 
-    found = opened(bomb + after, limits=b.Limits(bytes=1 << 20))
+    result = opened(bomb + after, limits=b.Limits(bytes=1 << 20))
 
-    assert found.reasons == ["the records decompress to more than is allowed", None]
-    assert [one.value for one in found.records] == [b"v"]
-    assert opened(bomb, limits=b.Limits(ratio=1 << 20)).reasons != found.reasons[:1]
+    assert result.reasons == ["the records decompress to more than is allowed", None]
+    assert [record.value for record in result.records] == [b"v"]
+    assert opened(bomb, limits=b.Limits(ratio=1 << 20)).reasons != result.reasons[:1]
 
 
 def test_the_ratio_is_bounded_too() -> None:
@@ -460,12 +464,12 @@ def test_broken_sets_are_rows_and_all_bytes_are_accounted_for(data: bytes, chang
     for at, value in changes:
         mixed[at % len(mixed)] = value
 
-    found = opened(bytes(mixed))
+    result = opened(bytes(mixed))
 
-    at, length = found.table[b.B_AT].tolist(), found.table[b.B_LENGTH].tolist()
+    at, length = result.table[b.B_AT].tolist(), result.table[b.B_LENGTH].tolist()
     assert sum(length) == len(mixed)
     assert at == [sum(length[:i]) for i in range(len(length))]
-    for state, why in zip(found.column(b.B_STATE), found.reasons, strict=True):
+    for state, why in zip(result.column(b.B_STATE), result.reasons, strict=True):
         assert state != b.BROKEN or why is not None
 
 
@@ -484,11 +488,11 @@ def test_broken_sets_are_rows_and_all_bytes_are_accounted_for(data: bytes, chang
     ],
 )
 def test_what_is_wrong_is_said(batch: bytes, why: str) -> None:
-    found = opened(batch, _batch(SIMPLE))
+    result = opened(batch, _batch(SIMPLE))
 
-    assert found.reasons[0] == why
-    assert found.reasons[-1] is None
-    assert found.records[-1].value == b"v", "what follows is read"
+    assert result.reasons[0] == why
+    assert result.reasons[-1] is None
+    assert result.records[-1].value == b"v", "what follows is read"
 
 
 @CHECKED_AND_PLAIN
@@ -504,7 +508,7 @@ def hostile() -> None:
 
 
 def hostile_digest() -> str:
-    """What is found in mixed sets, cut at every byte and with bytes flipped: one number for all of it."""
+    """Return one number for the records of mixed sets, cut at every byte and with bytes flipped."""
     generator = random.Random(5)
     rows: Any = [(1 << 40, None, b"value", [("h", None), ("i", b"x")]), (7, b"key", None, [])]
     forms = (
@@ -514,15 +518,15 @@ def hostile_digest() -> str:
         _legacy(rows, 1, 2),
     )  # gzip holds the time of day
     mixed = b"".join(forms)
-    found = [opened(mixed[:cut]) for cut in range(len(mixed))]
+    results = [opened(mixed[:cut]) for cut in range(len(mixed))]
     for _ in range(400):
         flipped = bytearray(mixed)
         for _ in range(generator.randint(1, 4)):
             flipped[generator.randrange(len(flipped))] = generator.randrange(256)
-        found.append(opened(bytes(flipped), rows=3))
+        results.append(opened(bytes(flipped), rows=3))
     digest = hashlib.sha256()
-    for one in found:
-        digest.update(one.table.tobytes() + repr(one.records).encode())
+    for result in results:
+        digest.update(result.table.tobytes() + repr(result.records).encode())
     return digest.hexdigest()
 
 
@@ -538,7 +542,7 @@ def test_thousands_of_parts_with_nothing_in_them_are_broken(form: str) -> None:
     codec, part = TOO_MANY[form]
     out = codecs.Scratch()
     assert codecs.decompress(codec, memoryview(part * 4096), 1 << 20, out) == 0
-    with pytest.raises(codecs.Broken, match="hardly a byte"):
+    with pytest.raises(codecs.CorruptDataError, match="hardly a byte"):
         codecs.decompress(codec, memoryview(part * 4097), 1 << 20, out)
 
 
@@ -552,16 +556,16 @@ def test_thousands_of_parts_with_nothing_in_them_are_broken(form: str) -> None:
     ],
 )
 def test_parts_of_all_sizes_follow_one_another(codec: int, compress: Any) -> None:
-    """Those behind the first are given to the libraries piece by piece."""
+    """Parts behind the first are passed to the libraries piece by piece."""
     parts = [random.Random(size).randbytes(size) for size in (5, 0, 100, 300_000, 241, 90, 3_000, 70_000)] * 5
     out = codecs.Scratch()
     most = sum(map(len, parts))
     packed = b"".join(map(compress, parts))
     assert codecs.decompress(codec, memoryview(packed), most, out) == most
     assert out.data[: out.used].tobytes() == b"".join(parts)
-    with pytest.raises(codecs.Bomb):
+    with pytest.raises(codecs.DecompressedSizeError):
         codecs.decompress(codec, memoryview(packed), most - 1, out)
-    with pytest.raises(codecs.Broken):
+    with pytest.raises(codecs.CorruptDataError):
         codecs.decompress(codec, memoryview(packed)[:-1], most, out)
 
 
@@ -571,6 +575,6 @@ def test_a_small_zstd_batch_is_not_made_beyond_its_limit(size: bool) -> None:
     whole = zstandard.ZstdCompressor(write_content_size=size).compress(bytes(64 << 20))
     assert len(whole) < 8 << 10
     out = codecs.Scratch()
-    with pytest.raises(codecs.Bomb):
+    with pytest.raises(codecs.DecompressedSizeError):
         codecs.decompress(b.ZSTD, memoryview(whole), 1 << 20, out)
     assert len(out.data) < 4 << 20

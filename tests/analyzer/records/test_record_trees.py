@@ -62,10 +62,10 @@ def named(nodes: tuple[Node, ...], name: str) -> list[Node]:
 
 def test_a_batch_field_by_field_with_its_bytes() -> None:
     data = batch((b"key", b"value"), (None, None))
-    found = record_set(data, "orders")
-    assert (found.label(len(data)), found.typed) == (f"1 batch, {len(data)} bytes", ())
-    check_spans(found.nodes, 0, len(data))
-    (whole,) = found.nodes
+    result = record_set(data, "orders")
+    assert (result.label(len(data)), result.typed) == (f"1 batch, {len(data)} bytes", ())
+    check_spans(result.nodes, 0, len(data))
+    (whole,) = result.nodes
     assert whole.value == "base offset 0, 2 records"
     values = {node.name: node.value for node in whole.children}
     assert values["magic"] == 2
@@ -86,9 +86,9 @@ def test_a_batch_field_by_field_with_its_bytes() -> None:
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
 def test_records_of_a_compressed_batch_have_no_bytes_of_their_own(codec: int) -> None:
     data = batch(*[(b"k", b"repeat " * 20)] * 3, codec=codec)
-    found = record_set(data, "orders")
-    check_spans(found.nodes, 0, len(data))
-    records = found.nodes[0].children[-1]
+    result = record_set(data, "orders")
+    check_spans(result.nodes, 0, len(data))
+    records = result.nodes[0].children[-1]
     assert "decompressed" in records.value
     assert [node.value for node in named(records.children, "value")] == ["repeat " * 20] * 3
     assert all(node.start == node.end for node in flat(records.children))
@@ -96,24 +96,24 @@ def test_records_of_a_compressed_batch_have_no_bytes_of_their_own(codec: int) ->
 
 def test_old_messages() -> None:
     data = recordsets.old_message(0, 7, b"k", b"v") + recordsets.old_message(1, 8, None, b"w", timestamp=5)
-    found = record_set(data, "orders")
-    check_spans(found.nodes, 0, len(data))
-    assert [node.value for node in found.nodes] == ["base offset 7, 1 record", "base offset 8, 1 record"]
-    assert [node.type for node in found.nodes] == ["message", "message"]
-    assert [node.value for node in named(found.nodes, "crc")] == [
+    result = record_set(data, "orders")
+    check_spans(result.nodes, 0, len(data))
+    assert [node.value for node in result.nodes] == ["base offset 7, 1 record", "base offset 8, 1 record"]
+    assert [node.type for node in result.nodes] == ["message", "message"]
+    assert [node.value for node in named(result.nodes, "crc")] == [
         f"0x{int.from_bytes(data[12:16], 'big'):08x} (right)",
         f"0x{int.from_bytes(data[40:44], 'big'):08x} (right)",
     ]
-    value = named(found.nodes, "value")[0]
+    value = named(result.nodes, "value")[0]
     assert data[value.start : value.end] == b"\x00\x00\x00\x01v"
-    assert [node.value for node in found.nodes[1].children[-1].children] == ["offset 8, timestamp 5"]
+    assert [node.value for node in result.nodes[1].children[-1].children] == ["offset 8, timestamp 5"]
 
 
 def test_a_batch_that_is_cut_off_or_broken_says_so() -> None:
     data = batch((b"key", b"value"))
-    found = record_set(data + data[:-5], "orders")
-    check_spans(found.nodes, 0, 2 * len(data) - 5)
-    assert found.nodes[1].value == f"base offset 0, 1 record, cut off: {len(data) - 5} of {len(data)} bytes"
+    result = record_set(data + data[:-5], "orders")
+    check_spans(result.nodes, 0, 2 * len(data) - 5)
+    assert result.nodes[1].value == f"base offset 0, 1 record, cut off: {len(data) - 5} of {len(data)} bytes"
     wrong = bytearray(data)
     wrong[-1] ^= 1
     assert "(wrong)" in named(record_set(bytes(wrong), "orders").nodes, "crc")[0].value
@@ -123,11 +123,11 @@ def test_a_batch_that_is_cut_off_or_broken_says_so() -> None:
 
 def test_only_so_many_records_become_nodes_and_the_rest_is_counted() -> None:
     data = b"".join(batch(*[(None, b"v")] * 4000) for _ in range(3))
-    found = record_set(data, "orders", budget=Budget(seconds=3600))
-    assert len(named(found.nodes, "value")) == Budget().nodes == 10_000
+    result = record_set(data, "orders", budget=Budget(seconds=3600))
+    assert len(named(result.nodes, "value")) == Budget().nodes == 10_000
     why = "the records of one message that are shown are limited (--page)"
-    assert found.label(len(data)) == f"3 batches, {len(data)} bytes (and 2,000 records more: {why})"
-    assert found.listed("p") == [{"path": "p", "left_out": 2000, "reason": why}]
+    assert result.label(len(data)) == f"3 batches, {len(data)} bytes (and 2,000 records more: {why})"
+    assert result.listed("p") == [{"path": "p", "left_out": 2000, "reason": why}]
 
 
 def test_time_ends_within_a_batch_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,8 +170,8 @@ def fetch(topic_id: str, data: bytes, version: int = 17) -> bytes:
 def opened(frame: bytes, name: str = "?") -> tuple[tuple[Node, ...], list[dict[str, Any]]]:
     decoded = tree.decode_response(frame, 1, 17, tree=True)
     openers = record_tree.openers(1, RESPONSE, lambda topic: name)
-    nodes, found = embedded.nested(decoded.nodes, openers, {})
-    return nodes, embedded.listed(found, "response.")
+    nodes, nested = embedded.nested(decoded.nodes, openers, {})
+    return nodes, embedded.listed(nested, "response.")
 
 
 def test_records_of_cluster_metadata_are_known_by_its_topic_id() -> None:
@@ -206,8 +206,8 @@ def test_a_snapshot_of_cluster_metadata() -> None:
     topic = {"name": "__cluster_metadata", "partitions": [{"index": 0, "unalignedRecords": records}]}
     frame = encoding.encode_response(59, 0, 7, {"topics": [topic]})
     openers = record_tree.openers(59, RESPONSE, str, nodes=False)
-    _, found = embedded.nested(tree.decode_response(frame, 59, 0, tree=True).nodes, openers, {})
-    assert [(entry["path"], entry["type"], entry["value"]) for entry in embedded.listed(found)] == [
+    _, nested = embedded.nested(tree.decode_response(frame, 59, 0, tree=True).nodes, openers, {})
+    assert [(entry["path"], entry["type"], entry["value"]) for entry in embedded.listed(nested)] == [
         ("topics[0].partitions[0].unalignedRecords[0]", "SnapshotHeader", header),
         ("topics[0].partitions[0].unalignedRecords[1]", "NoOpRecord", {}),
     ]
@@ -266,13 +266,13 @@ def test_hostile_record_sets_become_trees() -> None:
     for _ in range(1500):
         data = damaged(source.choice(sets) + source.choice(sets), source)
         for topic in ("__cluster_metadata", "__consumer_offsets", "orders"):
-            found = record_set(data, topic)
-            check_spans(found.nodes, 0, len(data))
-            for whole in found.nodes:  # a batch by itself, its records made later
+            result = record_set(data, topic)
+            check_spans(result.nodes, 0, len(data))
+            for whole in result.nodes:  # a batch by itself, its records made later
                 part = data[whole.start : whole.end]
                 alone = record_set(part, topic).nodes[0]
                 assert plain(record_tree.later(part, topic, 0, Budget())[0]) == plain(alone)
-            json.dumps(found.listed("records"), allow_nan=False)
+            json.dumps(result.listed("records"), allow_nan=False)
         for start, end in record_tree.secret_spans(data, "__cluster_metadata"):
             assert 0 <= start < end <= len(data)
 
@@ -281,14 +281,14 @@ def test_hostile_record_sets_become_trees() -> None:
 
 
 def plain(node: Node) -> Node:
-    """The same node with everything inside made."""
+    """Return the node with all its children made."""
     return node._replace(children=tuple(map(plain, node.children)))
 
 
 def inside(node: Node) -> record_tree.Records:
-    found = next(child.children for child in node.children if child.type == "records")
-    assert isinstance(found, record_tree.Records)
-    return found
+    children = next(child.children for child in node.children if child.type == "records")
+    assert isinstance(children, record_tree.Records)
+    return children
 
 
 @pytest.mark.parametrize("codec", range(5))
@@ -304,7 +304,7 @@ def test_records_looked_at_later_are_those_made_at_once(codec: int, topic: str) 
     assert len(records) == 4
     assert [records[at] for at in (3, 0, 2, 1)] == [inside_of(whole)[at] for at in (3, 0, 2, 1)]
     for offset in range(-1, len(data) + 1):
-        holds = [at for at, one in enumerate(records) if one.start <= offset < one.end]
+        holds = [at for at, child in enumerate(records) if child.start <= offset < child.end]
         assert records.holding(offset) == (holds[0] if holds else None)
         assert len(holds) < 2
     further = record_tree.later(data, topic, 1000, Budget())[0]
@@ -320,20 +320,20 @@ def inside_of(node: Node) -> tuple[Node, ...]:
 
 def test_of_the_records_of_a_batch_those_are_made_that_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     records = [(b"key-%d" % at, b"value") for at in range(5_000)]
-    made: list[str] = []
+    names: list[str] = []
     real = record_tree._record
 
     def counted(name: str, *rest: Any) -> Node:
-        made.append(name)
+        names.append(name)
         return real(name, *rest)
 
     monkeypatch.setattr(record_tree, "_record", counted)
     node, _ = record_tree.later(batch(*records, codec=1), "orders", 0, Budget(nodes=5_000))
     assert len(inside(node)) == 5_000
-    assert made == []
+    assert names == []
     looked = inside(node)[4_000:4_200]
-    assert made == [one.name for one in looked] == [f"[{at}]" for at in range(4_000, 4_200)]
-    assert [child.value for one in looked[:2] for child in one.children if child.name == "key"] == [
+    assert names == [record.name for record in looked] == [f"[{at}]" for at in range(4_000, 4_200)]
+    assert [child.value for record in looked[:2] for child in record.children if child.name == "key"] == [
         "key-4000",
         "key-4001",
     ]
@@ -342,7 +342,7 @@ def test_of_the_records_of_a_batch_those_are_made_that_are_looked_at(monkeypatch
 def test_so_many_records_of_a_batch_may_be_looked_at_and_why_not_more() -> None:
     data = batch(*[(b"k", b"v")] * 20)
     node, stopped = record_tree.later(data, "orders", 0, Budget(nodes=5))
-    assert [one.name for one in inside(node)] == [f"[{at}]" for at in range(5)]
+    assert [child.name for child in inside(node)] == [f"[{at}]" for at in range(5)]
     assert stopped is not None
     assert "--page" in stopped
     assert record_tree.later(data[:-4], "orders", 0, Budget())[0].value.endswith("bytes")
@@ -353,21 +353,21 @@ def test_so_many_records_of_a_batch_may_be_looked_at_and_why_not_more() -> None:
 
 def records_of(name: str, expression: str) -> list[dict[str, Any]]:
     """The records with a format in the exchanges of a capture that an expression lets through."""
-    found = []
+    records = []
     for exchange in analyzer.exchanges(capture_files(real_folder(name)), filter=expression):
         for entry in exchange.embedded():
             assert "reason" not in entry, entry
-            found.append(entry)
+            records.append(entry)
         decoded = exchange.decoded("response", nodes=True)
         if decoded is not None and exchange.response_message is not None:
             check_spans(decoded.nodes, 0, len(exchange.response_message.data) - 4)
-    return found
+    return records
 
 
 def test_every_kraft_record_that_controllers_fetched_is_decoded() -> None:
     """Three controllers and brokers of 3.9, from before their start."""
-    found = records_of("cluster-kraft-3.9", 'api == Fetch and client_id ~ "raft-client" and response_bytes > 99')
-    counts = Counter(entry["type"] for entry in found)
+    records = records_of("cluster-kraft-3.9", 'api == Fetch and client_id ~ "raft-client" and response_bytes > 99')
+    counts = Counter(entry["type"] for entry in records)
     assert counts == {
         "NoOpRecord": 203,
         "PartitionChangeRecord": 73,
@@ -384,29 +384,29 @@ def test_every_kraft_record_that_controllers_fetched_is_decoded() -> None:
         "ZkMigrationStateRecord": 2,
         "RemoveTopicRecord": 2,
     }
-    assert {entry["value"]["name"] for entry in found if entry["type"] == "TopicRecord"} >= {"__consumer_offsets"}
-    brokers = [entry["value"] for entry in found if entry["type"] == "RegisterBrokerRecord"]
+    assert {entry["value"]["name"] for entry in records if entry["type"] == "TopicRecord"} >= {"__consumer_offsets"}
+    brokers = [entry["value"] for entry in records if entry["type"] == "RegisterBrokerRecord"]
     assert {point["port"] for broker in brokers for point in broker["endPoints"]} == {9092, 9102, 9112}
-    assert all(entry["value"]["leaderId"] in (1, 2, 3) for entry in found if entry["type"] == "LeaderChange")
+    assert all(entry["value"]["leaderId"] in (1, 2, 3) for entry in records if entry["type"] == "LeaderChange")
 
 
 def test_the_offsets_that_replicas_fetched_are_those_that_clients_committed() -> None:
     folder = real_folder("cluster-zk-2.8")
     committed = {
-        (exchange.request["groupId"], topic["name"], one["partitionIndex"], one["committedOffset"])
+        (exchange.request["groupId"], topic["name"], partition["partitionIndex"], partition["committedOffset"])
         for exchange in analyzer.exchanges(capture_files(folder), filter="api == OffsetCommit and error_code == 0")
         if exchange.request is not None
         for topic in exchange.request["topics"]
-        for one in topic["partitions"]
+        for partition in topic["partitions"]
     }
     fetched = 'api == Fetch and topics == "__consumer_offsets" and response_bytes > 99'
-    found = records_of("cluster-zk-2.8", fetched)
-    offsets = [entry for entry in found if entry["type"] == "OffsetCommit"]
+    records = records_of("cluster-zk-2.8", fetched)
+    offsets = [entry for entry in records if entry["type"] == "OffsetCommit"]
     stored = {(*entry["key"].values(), entry["value"]["offset"]) for entry in offsets}
     assert len(offsets) == 24
     assert stored <= committed
     assert stored
-    groups = [entry for entry in found if entry["type"] == "GroupMetadata"]
+    groups = [entry for entry in records if entry["type"] == "GroupMetadata"]
     assert len(groups) == 5
     assert all(entry["value"]["protocolType"] == "consumer" for entry in groups)
 
@@ -418,11 +418,11 @@ def test_the_ends_of_transactions_are_as_many_as_were_ended() -> None:
         for exchange in analyzer.exchanges(capture_files(folder), filter="api == EndTxn and error_code == 0")
         if exchange.request is not None
     ]
-    found = records_of("txn-librdkafka-4.3", "api == Fetch")
-    epochs = {entry["value"]["coordinatorEpoch"] for entry in found}
+    records = records_of("txn-librdkafka-4.3", "api == Fetch")
+    epochs = {entry["value"]["coordinatorEpoch"] for entry in records}
     assert (ended.count(True), ended.count(False), epochs) == (5, 2, {0})
     # Several consumers read the same markers, some partitions of several.
-    markers = {(entry["path"].partition(".records")[0], entry["offset"], entry["type"]) for entry in found}
+    markers = {(entry["path"].partition(".records")[0], entry["offset"], entry["type"]) for entry in records}
     assert {kind for _, _, kind in markers} == {"commit", "abort"}
 
 

@@ -47,11 +47,11 @@ LARGE = st.integers(60_000, 200_000)
 
 
 def decompressed(codec: int, batches: list[bytes], most: int = ROOM, room: int = ROOM) -> tuple[list[bytes], int]:
-    """What one call makes of them, and the bytes it used: they lie behind 5 others."""
+    """Return the contents that one call decompresses, and the bytes it used; they lie behind 5 others."""
     table = np.zeros((b.B_COLUMNS, len(batches)), np.int64)
     table[b.B_ATTRIBUTES] = codec
     table[b.B_MAGIC] = 2
-    table[b.B_RECORDS_LENGTH] = [len(one) for one in batches]
+    table[b.B_RECORDS_LENGTH] = [len(batch) for batch in batches]
     table[b.B_RECORDS_AT] = np.cumsum(table[b.B_RECORDS_LENGTH]) - table[b.B_RECORDS_LENGTH]
     heap = np.frombuffer(b"".join(batches), np.uint8).copy()
     out, place = np.zeros(room, np.uint8), np.zeros((2, len(batches)), np.int64)
@@ -66,7 +66,7 @@ def by_library(codec: int, packed: bytes, most: int = ROOM) -> bytes | None:
     out = codecs.Scratch()
     try:
         codecs.decompress(codec, memoryview(packed), most, out)
-    except (codecs.Broken, codecs.Bomb):
+    except (codecs.CorruptDataError, codecs.DecompressedSizeError):
         return None
     return out.data[: out.used].tobytes()
 
@@ -75,9 +75,12 @@ def by_library(codec: int, packed: bytes, most: int = ROOM) -> bytes | None:
 @given(drawn=st.lists(CONTENT | LARGE, min_size=1, max_size=4))
 def test_each_form_is_what_was_compressed(form: str, drawn: list[bytes | int]) -> None:
     codec, compress = FORMS[form]
-    contents = [one if isinstance(one, bytes) else random.Random(one).randbytes(200) * (one // 200) for one in drawn]
-    made, used = decompressed(codec, [compress(one) for one in contents])
-    assert made == contents
+    contents = [
+        content if isinstance(content, bytes) else random.Random(content).randbytes(200) * (content // 200)
+        for content in drawn
+    ]
+    results, used = decompressed(codec, [compress(content) for content in contents])
+    assert results == contents
     assert used == 5 + sum(map(len, contents))
 
 
@@ -96,8 +99,8 @@ def test_what_is_not_left_is_what_the_library_says(
     for place, byte in flips:
         packed[place % len(packed)] = byte
     hostile = bytes(packed[: len(packed) - cut]) + more
-    made, _ = decompressed(codec, [hostile])
-    assert made in ([], [by_library(codec, hostile)])
+    results, _ = decompressed(codec, [hostile])
+    assert results in ([], [by_library(codec, hostile)])
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -134,7 +137,7 @@ def test_the_same_with_bounds_checks_and_without_compiling(variable: str, value:
 
 
 def hostile_digest() -> str:
-    """What comes of every form, cut at every byte and with bytes flipped: one number for all of it."""
+    """Return one number for the results of every form, cut at every byte and with bytes flipped."""
     generator = random.Random(7)
     content = b"".join(generator.choice((b"kafka", b"wire", b"\0" * 30)) for _ in range(30))
     digest = hashlib.sha256()
@@ -146,6 +149,6 @@ def hostile_digest() -> str:
             for _ in range(generator.randint(1, 4)):
                 flipped[generator.randrange(len(flipped))] = generator.randrange(256)
             hostile.append(bytes(flipped))
-        for one in hostile:
-            digest.update(repr(decompressed(codec, [one], room=len(content) + 8)).encode())
+        for data in hostile:
+            digest.update(repr(decompressed(codec, [data], room=len(content) + 8)).encode())
     return digest.hexdigest()

@@ -21,16 +21,16 @@ from tests.shared import capture_files, sample_folders
 def looked(*sets: bytes) -> list[list[int]]:
     """Each set's columns, at whatever place of the heap it lies."""
     heap = np.frombuffer(b"\x02" * 7 + b"".join(sets), np.uint8)
-    length = np.array([len(one) for one in sets], np.int64)
+    length = np.array([len(data) for data in sets], np.int64)
     out = np.zeros((timestamps.A_COLUMNS, len(sets)), np.int64)
     timestamps.look(heap, 7 + np.cumsum(length) - length, length, False, out)
     return [column.tolist() for column in out.T]
 
 
 def timed(first_ms: int, last_ms: int) -> bytes:
-    made = bytearray(batch())
-    made[27:43] = first_ms.to_bytes(8, "big", signed=True) + last_ms.to_bytes(8, "big", signed=True)
-    return bytes(made)
+    data = bytearray(batch())
+    data[27:43] = first_ms.to_bytes(8, "big", signed=True) + last_ms.to_bytes(8, "big", signed=True)
+    return bytes(data)
 
 
 def test_batches_of_a_set_add_up() -> None:
@@ -67,10 +67,10 @@ def test_what_is_no_batch_ends_the_look(what: str) -> None:
         "short": whole[:16],
         "empty": b"",
     }[what]
-    (found,) = looked(whole + odd)
+    (result,) = looked(whole + odd)
     (alone,) = looked(whole)
-    assert found[: timestamps.A_CHECKSUM] == alone[: timestamps.A_CHECKSUM]
-    assert found[timestamps.A_CHECKSUM] == (NULL if what in ("old", "small") else alone[timestamps.A_CHECKSUM])
+    assert result[: timestamps.A_CHECKSUM] == alone[: timestamps.A_CHECKSUM]
+    assert result[timestamps.A_CHECKSUM] == (NULL if what in ("old", "small") else alone[timestamps.A_CHECKSUM])
 
 
 def test_a_size_beyond_all_bounds_reads_nothing_beyond_the_set() -> None:
@@ -84,20 +84,22 @@ def test_headers_that_an_engine_hands_out_say_what_whole_sets_do(folder: Path) -
     """Of every sample, some with message sets of old formats, some with answers cut off in a batch."""
     for capture in capture_files(folder):
         [point] = capture_points([str(capture)])
-        found = [_ages(Engine(point, Settings(1, keep_records=True, record_headers=way)), way) for way in (False, True)]
-        (whole, sizes), (headers, kept) = found
+        results = [
+            _ages(Engine(point, Settings(1, keep_records=True, record_headers=way)), way) for way in (False, True)
+        ]
+        (whole, sizes), (headers, header_sizes) = results
         assert headers == whole
-        assert kept <= sizes
+        assert header_sizes <= sizes
 
 
 def _ages(engine: Engine, headers: bool) -> tuple[list[list[int]], int]:
     """The columns of all its sets, and how many bytes these are."""
-    found: list[list[int]] = []
+    ages: list[list[int]] = []
     size = 0
     for window in engine.windows():
         for sets in window.sets:
             out = np.zeros((timestamps.A_COLUMNS, len(sets.at)), np.int64)
             timestamps.look(sets.heap, sets.at, sets.length, headers, out)
-            found += out.T.tolist()
+            ages += out.T.tolist()
             size += int(sets.length.sum())
-    return found, size
+    return ages, size

@@ -1,0 +1,88 @@
+"""Selection of exchanges: what a filter and the name of a connection let through, and its raw messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from analyzer.bulk import exchange_tables
+from analyzer.bulk.rows import Exchanges, Window
+from analyzer.frame.arrow import plain
+from analyzer.messages.exchange import Exchange
+from analyzer.messages.raw_messages import Messages, table_of
+from analyzer.pipeline.analysis_options import AnalysisOptions
+
+
+class Selection:
+    """Chooses the exchanges of each window. `messages`: those whose exchange has not ended; `look_up`: gives the name
+    for a topic's id; `matched`, `seen`: how many exchanges were let through so far, of how many."""
+
+    def __init__(self, options: AnalysisOptions, look_up: Callable[[str], str], messages: Messages | None) -> None:
+        self.messages = Messages(keep_secrets=options.keep_secrets) if messages is None else messages
+        self.matched = self.seen = 0
+        self._options = options
+        self._look_up = look_up
+        self._window: Window | None = None
+
+    def take(self, window: Window) -> Window:
+        """Return the window with the exchanges that are let through."""
+        options = self._options
+        if not options.everything:
+            if options.keep is True:
+                self.messages.take(window)
+            window = window.only(chosen(window, self.messages, options.filter, options.connection, self._look_up))
+            if options.keep is True:
+                self.messages.forget(window.every, window.exchanges)
+        self.seen += len(window.every)
+        self.matched += len(window.exchanges)
+        self._window = window
+        return window
+
+    def rows(self) -> Iterator[tuple[str, pa.Table]]:
+        """Return the raw messages of the window taken last, if they are to be kept."""
+        window, self._window = self._window, None
+        if self._options.keep_bytes and window is not None:
+            if self._options.everything:
+                yield "messages", table_of(window, self._options.keep_secrets)
+            else:
+                yield "messages", self.messages.table(window.exchanges)
+
+    def message_order(self, window: Window) -> tuple[np.ndarray, np.ndarray]:
+        """Return (completing packet, number of the connection) of the rows that `rows` will give, in their order;
+        `window` is the one taken last."""
+        if self._options.everything or self._window is None:
+            packet, connection = window.message_places()
+            order = np.lexsort((window.names.serials_of(connection), packet))
+            return packet[order], connection[order]
+        return self.messages.places(self._window.exchanges)
+
+
+def chosen(
+    window: Window, messages: Messages, filter: Any, connection: str | None, look_up: Callable[[str], str]
+) -> Exchanges:
+    """Return the exchanges of a window that a filter and the name of a connection let through, cheap tests first."""
+    exchanges, names = window.exchanges, window.names
+    if connection is not None:
+        used = np.unique(exchanges.connection)
+        named = np.array([names.connections[number] == connection for number in used.tolist()], bool)
+        exchanges = exchanges.where(np.isin(exchanges.connection, used[named]))
+    if filter is None or not len(exchanges):
+        return exchanges
+    yes, no = filter.rows_verdict(exchanges, look_up)
+    exchanges, yes = exchanges.where(~no), yes[~no]
+    if yes.all():
+        return exchanges
+    keep = yes.copy()
+    table = exchange_tables.exchanges(names, [exchanges])
+    requests, replies = exchanges.column("exchange"), exchanges.column("reply")
+    for i in np.flatnonzero(~yes).tolist():
+        row = plain(table.slice(i, 1), "exchanges").to_pylist()[0]
+        if row["topics"]:
+            row["topics"] = list(dict.fromkeys(map(look_up, row["topics"])))
+        exchange = Exchange(row, *messages.peek(int(exchanges.connection[i]), int(requests[i]), int(replies[i])))
+        bodies = (exchange.request, exchange.response) if filter.needs_bodies else (None, None)
+        keep[i] = filter.matches(row, *bodies)
+    return exchanges.where(keep)
