@@ -89,7 +89,7 @@ GroupFacts = Mapping[str, Any]
 
 
 class Opened(Protocol):
-    """The decoded content of a field: `Embedded`, or a set of records (`record_tree.py`)."""
+    """The decoded content of a field: `Embedded`, or a set of records (`record_trees.py`)."""
 
     @property
     def nodes(self) -> tuple[Node, ...]: ...
@@ -265,7 +265,7 @@ _INSIDE: Final[dict[str, dict[str, _Opener]]] = {
 
 
 RECORD_FIELDS: Final[dict[tuple[int, int], tuple[str, tuple[str, ...]]]] = {
-    # (api_key, direction): path of record sets, and of their topic's name or id; opened by `record_tree.py`
+    # (api_key, direction): path of record sets, and of their topic's name or id; opened by `record_trees.py`
     (0, REQUEST): ("topicData.partitionData.records", ("topicData.name", "topicData.topicId")),
     (1, RESPONSE): ("responses.partitions.records", ("responses.topic", "responses.topicId")),
     (59, RESPONSE): ("topics.partitions.unalignedRecords", ("topics.name",)),

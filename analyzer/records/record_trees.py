@@ -2,7 +2,7 @@
 
 In: the bytes of a records field and the name of its topic. Out: a `RecordSet` with nodes whose spans are in these
 bytes, and the records that have a format (`embedded.py`). Batches and records are found by the kernels of the bulk path
-(`record_batches.py`, `records.py`); here their rows become nodes. Rules: a batch that is cut off, broken or cannot be
+(`batches.py`, `batch_reader.py`); here their rows become nodes. Rules: a batch that is cut off, broken or cannot be
 decompressed is a node with its reason; records of a compressed batch have no bytes of their own in the message, so
 their spans are empty; secrets are lengths.
 """

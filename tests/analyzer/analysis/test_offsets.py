@@ -1,6 +1,6 @@
 """Commits and resets: against the bodies read one by one, against what happened, in any number of shares.
 
-(proves: analyzer/analysis/offsets.py, positions.py, noted.py)
+(proves: analyzer/analysis/offsets.py, reader_positions.py, event_columns.py)
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Framing and seeking find what their slow reference finds: which frames, where, and how many bytes were passed over.
 
-(proves: analyzer/bulk/framing.py, seeking.py, regions.py; the reference is framing_reference.py)
+(proves: analyzer/bulk/framing.py, resync.py, regions.py; the reference is framing_reference.py)
 """
 
 from __future__ import annotations

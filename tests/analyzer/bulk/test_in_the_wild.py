@@ -1,6 +1,6 @@
 """Recognise real clients, balancers and brokers of other makes, and explain their bytes.
 
-(proves: captures/prefixes.py, analyzer/bulk/proxy_prefixes.py; seeking.py: what counts as a request; pending.py:
+(proves: captures/prefixes.py, analyzer/bulk/proxy_prefixes.py; resync.py: what counts as a request; pending.py:
 answers to acks=0)
 """
 

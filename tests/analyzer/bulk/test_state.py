@@ -1,6 +1,6 @@
 """Names of the tables' columns that code relies on beyond their own names.
 
-(proves: analyzer/bulk/state.py, roles.py)
+(proves: analyzer/bulk/state.py, projection.py)
 """
 
 from __future__ import annotations

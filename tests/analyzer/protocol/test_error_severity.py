@@ -1,6 +1,6 @@
 """Every error of Kafka's enum has its judgement, and the pairs that matter have theirs.
 
-Proves `protocol/judgements.py`.
+Proves `protocol/error_severity.py`.
 """
 
 from __future__ import annotations

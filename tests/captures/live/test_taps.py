@@ -4,7 +4,7 @@ Each packet is one that the test sends on an interface of its own; a tap that is
 
 Each packet is one that the test sends on an interface of its own; what is told to stop still hands over all that came.
 
-(proves: captures/live/libpcap.py, pcap_library.py, ring.py, tools.py, by_scapy.py, opening.py)
+(proves: captures/live/libpcap.py, pcap_library.py, ring.py, tools.py, by_scapy.py, open_interface.py)
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which requests are sent, which are skipped and by which rule, and what waits for what. Nothing is sent here.
 
-Proves: replay/plan/decisions.py, order.py, cluster.py, parts.py, steps.py (all in replay/plan)
+Proves: replay/plan/decisions.py, order.py, cluster.py, topic_partitions.py, steps.py (all in replay/plan)
 """
 
 from __future__ import annotations
