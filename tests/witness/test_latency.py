@@ -1,6 +1,7 @@
 """The parts of a latency, judged by what the brokers' own request logs say each request took and waited.
 
-Proves `analyzer/analysis/latency.py`, `sessions.py`, `analyzer/bulk/purgatory.py` and `latency_split.py`. `totalTimeMs` is
+Proves `analyzer/analysis/latency.py`, `sessions.py`, `analyzer/bulk/purgatory.py` and `latency_split.py`.
+`totalTimeMs` is
 against the latency without queue and throttle; `remoteTimeMs` against `hold_us` of Fetch, JoinGroup, SyncGroup and
 ShareFetch answered without error. All captures were taken on the broker's machine. The table is printed (`pytest -s`).
 """

@@ -1,6 +1,7 @@
 """What the traffic means, told stretch by stretch: together what one pass says, each thing once.
 
-(proves: analyzer/live/continuation.py, `onward` of analyzer/analysis/clients.py, groups.py, offsets.py, replicated_offsets.py,
+(proves: analyzer/live/continuation.py, `onward` of analyzer/analysis/clients.py, groups.py, offsets.py,
+replicated_offsets.py,
 sessions.py, transactions.py, delivery_times.py; analyzer/analysis/rebalances.py: what is over)
 """
 

@@ -3,7 +3,8 @@
 Every case has real frames on both sides (`forging.pair`), and says its differences as (rule or `UNEXPECTED`, field,
 kind). A case without any must be all the same.
 
-Proves: replay/diff/compare.py, correspondence.py, differences.py, fields.py, reader_progress.py, record_facts.py, text.py
+Proves: replay/diff/compare.py, correspondence.py, differences.py, fields.py, reader_progress.py, record_facts.py,
+text.py
 (all in replay/diff)
 """
 
