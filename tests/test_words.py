@@ -16,15 +16,31 @@ import pytest
 from tests.shared import ROOT
 
 PACKAGES = ("captures", "analyzer", "replay", "reports")
-FOLDERS = (
-    "captures",
-    "analyzer/bulk",
-    "tests/captures",
-    "tests/analyzer/bulk",
-    "tests/bench",
-    "tests/fuzz",
-    "tests/witness",
+FOLDERS = (*PACKAGES, "tests", "tools")
+OPEN = (
+    "analyzer/analysis/",
+    "analyzer/api.py",
+    "analyzer/checkpoints/",
+    "analyzer/common/",
+    "analyzer/dataset/",
+    "analyzer/live/",
+    "analyzer/messages/",
+    "analyzer/pipeline/",
+    "analyzer/records/",
+    "reports/view/",
+    "tests/analyzer/analysis/",
+    "tests/analyzer/checkpoints/",
+    "tests/analyzer/common/",
+    "tests/analyzer/dataset/",
+    "tests/analyzer/live/",
+    "tests/analyzer/messages/",
+    "tests/analyzer/pipeline/",
+    "tests/analyzer/records/",
+    "tests/analyzer/test_",
+    "tests/analyzer/forging.py",
+    "tests/analyzer/zookeeper_traffic.py",
 )
+"""Beginnings of paths that are not held to the rule yet; none is to be added."""
 NAMES = {"one", "found", "said", "told", "heard", "asked", "kept", "made", "taken", "mine", "theirs", "ours"}
 """Names that say nothing of what they stand for, for locals, arguments, functions and classes."""
 BEGINNINGS = re.compile(r"(What|Who|Whoever|Those|It,|The same)(?![^\W\d_])")
@@ -57,7 +73,7 @@ def complaints(source: str) -> list[tuple[int, str]]:
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_names_and_docstrings_are_plain(folder: str) -> None:
-    files = sorted((ROOT / folder).rglob("*.py"))
+    files = [path for path in sorted((ROOT / folder).rglob("*.py")) if not _is_open(path)]
     assert files
     listed = [
         f"{path.relative_to(ROOT)}:{line} {word}"
@@ -75,6 +91,10 @@ def test_the_rule_counts_names_and_docstrings_and_no_longer_words() -> None:
         (3, "one"),
     ]
     assert complaints('"""Whatever, Those3."""\nfoundation = given.found\n') == []
+
+
+def _is_open(path: Path) -> bool:
+    return path.relative_to(ROOT).as_posix().startswith(OPEN)
 
 
 def packages() -> list[str]:

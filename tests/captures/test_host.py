@@ -46,7 +46,7 @@ def test_it_is_what_llvm_says_asked_or_kept() -> None:
 
 
 def test_where_the_system_says_nothing_llvm_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(host, "_said_by_system", lambda: None)
+    monkeypatch.setattr(host, "_system_description", lambda: None)
     assert host.host().processor == llvm.get_host_cpu_name()
     assert not list(tmp_path.rglob("host.*"))
 
