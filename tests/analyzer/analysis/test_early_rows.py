@@ -1,4 +1,4 @@
-"""What the traffic meant, told before the capture ends where it is more than is kept: the same rows, each once.
+"""Rows of analysis that are made before the capture ends, because state is bounded: the same rows, each once.
 
 (proves: `AnalysisTables.early` of analyzer/pipeline/analysis_tables.py; `held_bytes` of analyzer/analysis)
 """
@@ -19,6 +19,7 @@ from analyzer.analysis.offsets import Offsets
 from analyzer.analysis.transactions import Transactions
 from analyzer.api import decode
 from analyzer.bulk.engine import Engine
+from analyzer.bulk.rows import Window
 from analyzer.dataset.dataset import Dataset
 from analyzer.dataset.parquet_files import tables_of
 from analyzer.pipeline import analysis_tables
@@ -184,13 +185,28 @@ def most_held(path: Path, kind: str, count: int, counts: dict[str, int], filter:
     [point] = capture_points([str(path)], False)
     choice = AnalysisOptions.of(filter, records="none")
     engine = Engine(point, ReadOptions(threads=1, window_bytes=10_000).settings(choice.keep))
-    sink = PointTables(engine.merging.names, choice, enough_rows=0)
-    most = 0
+    sink = _Measured(engine.merging.names, choice, enough_rows=0)
     for name, rows in tables_of(drive(engine, [sink])):
         counts[name] = counts.get(name, 0) + rows.num_rows
-        held = sum(collector.held_bytes for collector in sink.analysis.collectors)
-        most = max(most, held + 500 * len(sink.latency.sessions.over))
-    return most
+    return sink.most
+
+
+class _Measured(PointTables):
+    """Measures what is held between two windows, and after the last."""
+
+    most = 0
+
+    def take(self, window: Window) -> Any:
+        self._measure()
+        return super().take(window)
+
+    def finish(self) -> Any:
+        self._measure()
+        return super().finish()
+
+    def _measure(self) -> None:
+        held = sum(collector.held_bytes for collector in self.analysis.collectors)
+        self.most = max(self.most, held + 500 * len(self.latency.sessions.over))
 
 
 def test_of_too_many_groups_the_one_that_was_quiet_for_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -159,7 +159,7 @@ def test_a_value_becomes_a_filter_and_the_choice_survives_filter_sort_and_reload
         page.locator("#filter").fill("api == Fetch")
         page.keyboard.press("Enter")
         opened.total("11")
-        page.locator("#status", has_text="not among those").wait_for()
+        page.locator("#status", has_text="the filter excludes the chosen exchange").wait_for()
         page.go_back()
         opened.total("4")
         assert opened.chosen() == chosen
@@ -304,7 +304,7 @@ def test_many_exchanges_are_bands_that_lead_to_their_arrows(chromium: Any, hosti
         page.keyboard.press("j")
         page.locator("#drawn", has_text="exchanges, 0 with errors; Enter: their arrows").wait_for()
         page.keyboard.press("Enter")
-        page.locator("#drawn", has_text="of 3,000 exchanges from the").wait_for()
+        page.locator("#drawn", has_text="of 3,000 exchanges from number").wait_for()
         page.keyboard.press("Backspace")
         page.locator("#drawn", has_text="3,000 exchanges as bands").wait_for()
 
@@ -413,7 +413,7 @@ def test_a_ladder_and_a_timeline_lead_to_exchanges_and_what_is_chosen_becomes_a_
         page = opened.page
         page.locator("#count", has_text="of 188").wait_for()
         page.keyboard.press("l")
-        page.locator("#drawn", has_text="arrows: asked").wait_for()
+        page.locator("#drawn", has_text="arrows: requests").wait_for()
         page.keyboard.press("j")
         page.locator("#drawn", has_text="Produce from client 127.0.0.1 lab-idem to broker 1, answered after").wait_for()
         opened.wait("document.querySelector('#facts').textContent.startsWith('Produce')")

@@ -77,7 +77,7 @@ def test_nothing_that_is_asked_for_while_a_filter_is_on_its_way_is_lost(look: Lo
         opened.total("4")
         opened.wait("new URLSearchParams(location.search).get('sort') === 'latency_us'")
         assert "filter=api" in page.url
-        page.locator("#status", has_text="not among those").wait_for()
+        page.locator("#status", has_text="the filter excludes the chosen exchange").wait_for()
         page.go_back()
         opened.total("188")
         assert page.locator('#list .row[aria-selected="true"]').get_attribute("aria-rowindex") == "13"
