@@ -82,8 +82,11 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def as_csv(table: pa.Table, *, raw: bool = False, terminal: bool = False) -> Iterator[str]:
-    """RFC 4180 with a heading, in pieces. Text that a spreadsheet would take for a formula begins with ', but where it
-    is `raw`; `terminal`: what is not printable is escaped."""
+    """Format a table as CSV (RFC 4180, but lines end with LF), heading first, in pieces.
+
+    Text that a spreadsheet would take for a formula begins with ' unless `raw`; for a `terminal`, control characters
+    are escaped.
+    """
 
     def line(values: list[Any]) -> str:
         cells = [_cell(value) for value in values]
@@ -101,8 +104,8 @@ def as_csv(table: pa.Table, *, raw: bool = False, terminal: bool = False) -> Ite
 
 def _csv_line(cells: list[str]) -> str:
     out = io.StringIO()
-    csv.writer(out, lineterminator="\r\n").writerow(cells)
-    return out.getvalue()
+    csv.writer(out, lineterminator="\r\n").writerow(cells)  # with LF it would leave a return inside a cell unquoted
+    return out.getvalue().removesuffix("\r\n") + "\n"
 
 
 def as_json(table: pa.Table) -> Iterator[str]:

@@ -191,7 +191,7 @@ def print_analysis(result: Dataset, options: AnalyzeOptions) -> None:
     else:
         from analyzer.cli.summary_lines import summary_text
 
-        sys.stdout.write(summary_text(result.summary, options.out))
+        sys.stdout.write(summary_text(result.summary, None if options.summary_only else options.out))
 
 
 def dataset_of(

@@ -16,7 +16,7 @@ import io
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from analyzer.common.escapes import printable
@@ -105,6 +105,8 @@ def _parser() -> argparse.ArgumentParser:
 def parse(arguments: Sequence[str] | None = None) -> tuple[Command, Any]:
     """A command, and its options as typed. Leaves with exit code 2 where they are wrong."""
     parsed, unknown = _parser().parse_known_args(arguments)
+    if parsed.command == "sql" and parsed.query is None and len(unknown) == 1 and not unknown[0].startswith("-"):
+        parsed.query = unknown.pop()  # argparse takes an optional argument only beside the one before it
     if unknown:
         if not unknown[0].startswith("-"):
             hint = f"captures stand side by side, options before or behind them; see kwire {parsed.command} --help"
@@ -154,7 +156,9 @@ def _run(arguments: Sequence[str] | None) -> int:
     _open_closed_streams()
     try:
         command, options = parse(arguments)
-        code: int = _interruptible(command.function(options), options)
+        function = command.function(options)
+        with _output_of(command, options) as options:
+            code: int = _interruptible(function, options)
         sys.stdout.flush()
         return code
     except KwireError as problem:
@@ -171,6 +175,19 @@ def _run(arguments: Sequence[str] | None) -> int:
             raise
         _leave_stdout()  # of what has no name only stdout is left: captures and datasets say what failed themselves
         fail(f"stdout cannot be written: {failure.strerror}", "is the disk full? what was printed is cut off")
+
+
+@contextlib.contextmanager
+def _output_of(command: Command, options: Any) -> Iterator[Any]:
+    """The options with a temporary dataset for `kwire analyze` without -o, which prints the summary alone."""
+    if command.name != "analyze" or options.out:
+        yield options
+        return
+    import dataclasses
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="kwire-analyze-") as folder:
+        yield dataclasses.replace(options, out=os.path.join(folder, "dataset"), summary_only=True)
 
 
 def _interruptible(command: Callable[[Any], int], options: Any) -> int:

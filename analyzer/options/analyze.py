@@ -23,7 +23,13 @@ class AnalyzeOptions(SparkOptions, LiveOptions, ReadArguments, CommandOptions):
     )
     rotate_seconds: float | None = common.rotate_seconds("dataset")
     keep: int | None = common.keep("dataset")
-    out: str = option("-o", "--out", metavar="DATASET", required=True, help="folder to write; a dataset is replaced")
+    out: str = option(
+        "-o",
+        "--out",
+        metavar="DATASET",
+        default="",
+        help="folder to write; a dataset is replaced (default: none, the summary alone)",
+    )
     records: str = option(
         "--records",
         choices=("none", "batches", "meta", "full"),
@@ -80,12 +86,21 @@ class AnalyzeOptions(SparkOptions, LiveOptions, ReadArguments, CommandOptions):
         help="with --engine spark: the size of a chunk, each read by one task; 0: one task reads a capture whole "
         "(default: 1 to 4 GiB, one chunk a core or several)",
     )
+    summary_only: bool = False
+    """`out` is a temporary folder: the command line had no -o."""
+
+
+NEEDS_DATASET = ("append", "follow", "keep", "keep_bytes", "rotate_bytes", "rotate_seconds", "wait")
+"""Options that mean nothing without a dataset to write."""
 
 
 def run_by(options: AnalyzeOptions) -> str:
     """MODULE:FUNCTION that does it. Raises UsageError for options that do not go together."""
     if options.interface is None and not options.captures:
         raise UsageError("the following arguments are required: CAPTURE, or -i IFACE", "kwire analyze --help")
+    for name in NEEDS_DATASET if not options.out else ():
+        if getattr(options, name):
+            raise UsageError(f"--{name.replace('_', '-')} goes with -o DATASET", "add -o DATASET")
     if options.interface is not None and options.engine == "spark":
         hint = "leave out --engine spark, or kwire record first"
         raise UsageError("-i is captured and decoded in this process", hint)

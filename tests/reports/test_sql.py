@@ -16,6 +16,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 
 import analyzer
+from analyzer.cli.parser import main
 from analyzer.options.questions import SqlOptions
 from captures.errors import KwireError
 from reports import catalog, relations, sql
@@ -326,6 +327,23 @@ def test_bytes_that_are_text_are_shown_as_text_and_base64_in_json() -> None:
     assert (rows["t"], rows["b"], rows["h"]) == ("Z3LDvG4=", "/w==", [{"key": "k", "value": "dg=="}])
 
 
+def test_the_query_may_stand_behind_options(dataset: str, capsys: pytest.CaptureFixture[str]) -> None:
+    answers = []
+    for arguments in (
+        [dataset, "SELECT 1 AS n", "--format", "json"],
+        [dataset, "--format", "json", "SELECT 1 AS n"],
+        ["--format", "json", dataset, "SELECT 1 AS n"],
+    ):
+        assert main(["sql", *arguments]) == 0
+        answers.append(capsys.readouterr().out)
+    assert answers == ['{"n":1}\n'] * 3
+
+
+def test_lines_of_csv_end_with_lf_and_returns_inside_are_quoted() -> None:
+    table = pa.table({"a": ["x", "y\rz", "y\nz"], "b": [1, 2, 3]})
+    assert "".join(as_csv(table)) == 'a,b\nx,1\n"y\rz",2\n"y\nz",3\n'
+
+
 def test_csv_holds_no_formula_unless_asked() -> None:
     texts = ["=1+1", "+1", "-1", "@x", "\t=1", "\r=1", "a=1", "", None, "\x1b[2J"]
     numbers = pa.array([-1] * len(texts))
@@ -339,7 +357,7 @@ def test_csv_holds_no_formula_unless_asked() -> None:
     assert column(1)[1:] == ["-1"] * len(texts)
     assert column(2)[1:] == ["-1.5"] * len(texts)
     shown = "".join(as_csv(table, terminal=True))
-    assert all(line.isprintable() for line in shown.split("\r\n")), "nothing steers a terminal"
+    assert all(line.isprintable() for line in shown.split("\n")), "nothing steers a terminal"
     assert "'\\t=1" in shown
 
 

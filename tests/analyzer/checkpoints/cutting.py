@@ -1,4 +1,4 @@
-"""A capture cut into files, read in one pass and by a `ResumableReader` that is stored and taken up at every border."""
+"""Cut a capture into files, and read them in one pass or with a `ResumableReader` restored at every border."""
 
 from __future__ import annotations
 
@@ -24,60 +24,61 @@ _PACKET_BLOCKS = (2, 3, 6)
 
 
 def packets(data: bytes) -> tuple[bytes, list[bytes]]:
-    """What a capture begins with, and its packets as they are stored (pcapng: of one section, with what stands before
-    each)."""
+    """Split a capture into its header and its packets as stored.
+
+    pcapng: one section only; blocks between packets belong to the packet after them."""
     return _blocks(data) if data[:4] == _PCAPNG else _records(data)
 
 
 def _records(data: bytes) -> tuple[bytes, list[bytes]]:
     order = ">" if data[:2] == b"\xa1\xb2" else "<"
-    found, at = [], 24
+    records, at = [], 24
     while at + 16 <= len(data):
         end = at + 16 + struct.unpack_from(order + "I", data, at + 8)[0]
-        found.append(data[at:end])
+        records.append(data[at:end])
         at = end
-    return data[:24], found
+    return data[:24], records
 
 
 def _blocks(data: bytes) -> tuple[bytes, list[bytes]]:
     order = "<" if data[8:12] == b"\x4d\x3c\x2b\x1a" else ">"
     head, between = b"", b""
-    found: list[bytes] = []
+    stored_packets: list[bytes] = []
     at = 0
     while at + 12 <= len(data):
         kind, size = struct.unpack_from(order + "II", data, at)
         block = data[at : at + size]
         at += size
         if kind in _PACKET_BLOCKS:
-            found.append(between + block)
+            stored_packets.append(between + block)
             between = b""
         elif kind in (0x0A0D0D0A, 1):
             head += block
         else:
             between += block
-    return head, found
+    return head, stored_packets
 
 
 def content(capture: Path) -> bytes:
-    """Of a capture file, unpacked."""
+    """Read a capture file's bytes, decompressed."""
     data = capture.read_bytes()
     return gzip.decompress(data) if capture.suffix == ".gz" else data
 
 
 def unpacked(snapshot: bytes) -> bytes:
-    """What a snapshot is before it is compressed and sealed, as one row of bytes."""
+    """Decompress a snapshot to the bytes that were compressed and sealed."""
     plain: bytes = pa.CompressedInputStream(pa.BufferReader(snapshot), "zstd").read()
     return plain
 
 
 def cut(capture: Path, places: Sequence[int], folder: Path) -> list[str]:
-    """Files of the packets between the places."""
-    head, found = packets(content(capture))
-    edges = [0, *sorted({place for place in places if 0 < place < len(found)}), len(found)]
+    """Write a file for the packets between each two positions, and return the paths."""
+    head, stored_packets = packets(content(capture))
+    edges = [0, *sorted({place for place in places if 0 < place < len(stored_packets)}), len(stored_packets)]
     paths = []
     for number, (begin, end) in enumerate(itertools.pairwise(edges)):
         path = folder / f"part-{number:05d}.pcap"
-        path.write_bytes(head + b"".join(found[begin:end]))
+        path.write_bytes(head + b"".join(stored_packets[begin:end]))
         paths.append(str(path))
     return paths
 
@@ -85,18 +86,18 @@ def cut(capture: Path, places: Sequence[int], folder: Path) -> list[str]:
 def resumed(
     paths: Sequence[str], how: ReadOptions, choice: AnalysisOptions, name: str, until: Sequence[int | None] = ()
 ) -> tuple[Dataset, list[int]]:
-    """Read the files one by one, each by a `ResumableReader` that knows of those before what their checkpoint says.
+    """Read the files one by one, each with a new `ResumableReader` restored from the checkpoint before it.
 
-    Returns the dataset, and how large the checkpoints were. `until`: how many bytes there are of each, where it still
-    grows and comes again."""
-    kept: dict[str, list[pa.Table]] = {table: [] for table in _kept(choice)}
+    Returns the dataset, and the sizes of the checkpoints in bytes. `until`: bytes to read of each file, or null for
+    all of them: a file that grows is listed once for each of its sizes."""
+    tables_read: dict[str, list[pa.Table]] = {table: [] for table in _table_names(choice)}
     settings = how.settings(choice.keep)
     snapshot: bytes | None = None
     sizes = []
     for path, there in itertools.zip_longest(paths, until):
         course = ResumableReader(name, settings, choice, snapshot)
         for table, rows in course.read(CapturePoint(name, (path,)), there):
-            kept[table].append(rows)
+            tables_read[table].append(rows)
         snapshot = course.snapshot()
         sizes.append(len(snapshot))
     rest = ResumableReader(name, settings, choice, snapshot).finish()
@@ -106,41 +107,41 @@ def resumed(
         except StopIteration as end:
             read: PointResult = end.value
             break
-        kept[table].append(rows)
+        tables_read[table].append(rows)
     result = joined([read])
-    result.tables = {table: concatenated(table, parts) for table, parts in kept.items()}
+    result.tables = {table: concatenated(table, parts) for table, parts in tables_read.items()}
     result.tables["findings"] = api.findings_of(result, result.tables)
     return result, sizes
 
 
-def _kept(choice: AnalysisOptions) -> list[str]:
+def _table_names(choice: AnalysisOptions) -> list[str]:
     without = {*tables.RUN_TABLES, *(() if choice.keep_bytes else ("messages",)), *WITHOUT[choice.records]}
     return [table for table in tables.TABLES if table not in without]
 
 
 def at_once(paths: Sequence[str], how: ReadOptions, choice: AnalysisOptions) -> tuple[Dataset, str]:
-    """The same in one pass, and the capture point's name."""
+    """Read the files in one pass; return the dataset and the capture point's name."""
     [point] = capture_points(list(paths), True)
     return api.decode(point, None, how, choice), point.name
 
 
-def differences(found: Dataset, expected: Dataset) -> list[str]:
-    """Where two results differ: tables, columns, what is said of the captures."""
-    said: list[str] = []
+def differences(result: Dataset, expected: Dataset) -> list[str]:
+    """List where two results differ: tables, columns, and metadata of the captures."""
+    different: list[str] = []
     for name, table in expected.tables.items():
-        rows = found.tables[name]
+        rows = result.tables[name]
         if len(rows) != len(table):
-            said.append(f"{name}: {len(rows)} rows, not {len(table)}")
+            different.append(f"{name}: {len(rows)} rows, not {len(table)}")
         else:
-            said += [f"{name}.{column}" for column in table.column_names if not _same(rows, table, column)]
+            different += [f"{name}.{column}" for column in table.column_names if not _same(rows, table, column)]
     about: tuple[tuple[str, Any, Any], ...] = (
-        ("summary", found.summary, expected.summary),
-        ("coverage", found.coverage, expected.coverage),
-        ("notes", found.notes, expected.notes),
-        ("captures", found.captures, expected.captures),
-        ("unrecognised", found.unrecognised, expected.unrecognised),
+        ("summary", result.summary, expected.summary),
+        ("coverage", result.coverage, expected.coverage),
+        ("notes", result.notes, expected.notes),
+        ("captures", result.captures, expected.captures),
+        ("unrecognised", result.unrecognised, expected.unrecognised),
     )
-    return [*said, *(name for name, one, other in about if one != other)]
+    return [*different, *(name for name, actual, wanted in about if actual != wanted)]
 
 
 def _same(left: pa.Table, right: pa.Table, column: str) -> bool:

@@ -29,7 +29,7 @@ class Holder:
     others: list[Any] = field(default_factory=list)
 
 
-KINDS = [kind_of(one, (), (), None) for one in (Pair, Holder)]
+KINDS = [kind_of(class_, (), (), None) for class_ in (Pair, Holder)]
 
 
 def through(value: Any, like: Any = None) -> Any:
@@ -72,11 +72,11 @@ def trees(value: Any) -> Iterator[Any]:
 @pytest.mark.parametrize("at_once", [1000, 1], ids=["at once", "one by one"])
 def test_a_value_comes_back_as_it_was(value: Any, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codec, "MOST_AT_ONCE", at_once)
-    found = through(value)
-    assert found == value
-    assert type(found) is type(value)
+    decoded = through(value)
+    assert decoded == value
+    assert type(decoded) is type(value)
     if isinstance(value, deque):
-        assert found.maxlen == value.maxlen
+        assert decoded.maxlen == value.maxlen
 
 
 @pytest.mark.parametrize(
@@ -93,26 +93,26 @@ def test_a_value_comes_back_as_it_was(value: Any, at_once: int, monkeypatch: pyt
     ],
 )
 def test_an_array_comes_back_as_it_was(array: np.ndarray) -> None:
-    found = through(array)
-    np.testing.assert_array_equal(found, array)
-    assert (found.dtype, found.shape, found.flags.writeable) == (array.dtype, array.shape, True)
+    decoded = through(array)
+    np.testing.assert_array_equal(decoded, array)
+    assert (decoded.dtype, decoded.shape, decoded.flags.writeable) == (array.dtype, array.shape, True)
 
 
 @pytest.mark.parametrize("at_once", [1000, 1])
 def test_what_is_one_stays_one(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codec, "MOST_AT_ONCE", at_once)
     shared, array = [1], np.arange(3)
-    found = through(Holder((shared, array), [shared, array]))
-    assert found.value[0] is found.others[0]
-    assert found.value[1] is found.others[1]
+    decoded = through(Holder((shared, array), [shared, array]))
+    assert decoded.value[0] is decoded.others[0]
+    assert decoded.value[1] is decoded.others[1]
 
 
 @pytest.mark.parametrize("kind", [list, set, deque, Counter])
 def test_of_much_little_is_there_as_nodes_at_a_time(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codec, "MOST_AT_ONCE", 10)
     many = Holder(kind(range(95)), [kind(range(200, 225)), Holder({n: kind(range(11)) for n in range(12)})])
-    found = list(trees(many))
-    assert max(map(_size, found)) < 100
+    nodes = list(trees(many))
+    assert max(map(_size, nodes)) < 100
     assert through(many) == many
 
 
@@ -131,9 +131,9 @@ def test_a_container_that_is_not_all_there_is_damaged(monkeypatch: pytest.Monkey
 def test_what_is_in_its_place_is_filled() -> None:
     inner = Holder()
     place = Holder((inner,), [inner])
-    found = through(Holder((Holder(1),), [Holder(2)]), place)
-    assert found is place
-    assert found.value[0] is inner
+    filled = through(Holder((Holder(1),), [Holder(2)]), place)
+    assert filled is place
+    assert filled.value[0] is inner
     assert inner.value == 2  # it stands in two places, the later one counts
 
 

@@ -35,8 +35,8 @@ SMALL = (
 
 
 def _capture(sample: str) -> Path:
-    [found] = capture_files(SAMPLES / sample)
-    return found
+    [capture] = capture_files(SAMPLES / sample)
+    return capture
 
 
 def _one_choice(meta: bool = False) -> AnalysisOptions:
@@ -57,8 +57,8 @@ def test_cut_anywhere_it_goes_on(sample: str, places: list[int], threads: int, m
     with tempfile.TemporaryDirectory() as folder:
         paths = cutting.cut(capture, [place % count for place in places], Path(folder))
         expected, name = cutting.at_once(paths, how, choice)
-        found, _ = cutting.resumed(paths, how, choice, name)
-    assert cutting.differences(found, expected) == []
+        result, _ = cutting.resumed(paths, how, choice, name)
+    assert cutting.differences(result, expected) == []
 
 
 @settings(max_examples=3, deadline=None)
@@ -71,8 +71,8 @@ def test_left_anywhere_in_a_file_that_grows_it_goes_on(sample: str, places: list
         path.write_bytes(data)
         expected, name = cutting.at_once([str(path)], how, choice)
         there = sorted(24 + place % (len(data) - 24) for place in places)
-        found, _ = cutting.resumed([str(path)] * (len(there) + 1), how, choice, name, [*there, None])
-    assert cutting.differences(found, expected) == []
+        result, _ = cutting.resumed([str(path)] * (len(there) + 1), how, choice, name, [*there, None])
+    assert cutting.differences(result, expected) == []
 
 
 def test_a_tls_connection_goes_on_with_its_key_log_and_no_secret_is_stored(
@@ -93,10 +93,10 @@ def test_a_tls_connection_goes_on_with_its_key_log_and_no_secret_is_stored(
     how, choice = ReadOptions(keylogs=[str(keys)]), _one_choice()
     paths = cutting.cut(capture, range(count // 9, count, count // 9), tmp_path)
     expected, name = cutting.at_once(paths, how, choice)
-    found, _ = cutting.resumed(paths, how, choice, name)
-    assert cutting.differences(found, expected) == []
-    assert len(found.tables["exchanges"]) > 20
-    assert any(found.tables["connections"]["decrypted"].to_pylist())
+    result, _ = cutting.resumed(paths, how, choice, name)
+    assert cutting.differences(result, expected) == []
+    assert len(result.tables["exchanges"]) > 20
+    assert any(result.tables["connections"]["decrypted"].to_pylist())
     secrets = [bytes.fromhex(line.split()[2]) for line in keys.read_text().splitlines() if len(line.split()) == 3]
     assert secrets
     assert len(contents) >= 9

@@ -413,6 +413,19 @@ def test_a_filter_that_nothing_matches_says_so(form: tuple[str, ...]) -> None:
     assert done.stderr == "note: 0 of 86 exchanges match the filter\n"
 
 
+def test_analyze_without_out_prints_the_summary_alone(tmp_path: Path) -> None:
+    summary = printed("analyze", CAPTURE, env={**os.environ, "TMPDIR": str(tmp_path)})
+    assert [*tmp_path.iterdir()] == []
+    dataset = tmp_path / "dataset"
+    assert printed("analyze", CAPTURE, "-o", dataset) == f"{summary}\ndataset: {dataset}\n"
+
+
+@pytest.mark.parametrize("option", ["--append", "--wait", "--keep-bytes"])
+def test_what_needs_a_dataset_is_refused_without_one(option: str) -> None:
+    run = kwire("analyze", CAPTURE, option)
+    assert (run.returncode, run.stderr.splitlines()[0]) == (2, f"kwire: {option} goes with -o DATASET")
+
+
 def test_analyze_says_too_that_nothing_matches(tmp_path: Path) -> None:
     done = kwire("analyze", CAPTURE, OTHER, "-o", tmp_path / "data", "--filter", "api == ShareFetch")
     total = sum(1 for _ in analyzer.exchanges([CAPTURE, OTHER]))

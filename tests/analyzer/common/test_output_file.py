@@ -20,11 +20,11 @@ from tests.shared import SAMPLES
 TXN = SAMPLES / "txn-librdkafka-4.3" / "capture.pcap"
 
 
-def made(path: Path, content: bytes = b"new") -> str:
-    """A whole file that is going to be that one."""
+def new_file(path: Path, content: bytes = b"new") -> str:
+    """Write a file that is to replace the one at the path; return its own path."""
     folder = Path(output_file.folder_for(str(path)))
-    (folder / "made").write_bytes(content)
-    return str(folder / "made")
+    (folder / "new").write_bytes(content)
+    return str(folder / "new")
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
@@ -33,7 +33,7 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
         if before is not None:
             path.write_bytes(before)
         output_file.check(str(path))
-        output_file.put(made(path), str(path))
+        output_file.put(new_file(path), str(path))
         assert path.read_bytes() == b"new"
     assert os.listdir(tmp_path) == ["page.html"]
 
@@ -44,7 +44,7 @@ def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path: Path) -> None:
     link.symlink_to(target)
     for _ in range(2):  # it need not be there yet
         output_file.check(str(link))
-        output_file.put(made(link), str(link))
+        output_file.put(new_file(link), str(link))
         assert link.is_symlink()
         assert target.read_bytes() == b"new"
 
@@ -54,7 +54,7 @@ def test_a_link_of_somebody_else_is_not_followed(tmp_path: Path, monkeypatch: py
     target.write_bytes(b"theirs")
     link.symlink_to(target)
     monkeypatch.setattr(os, "geteuid", lambda: os.lstat(link).st_uid + 1 if link.is_symlink() else 0)
-    output_file.put(made(link), str(link))
+    output_file.put(new_file(link), str(link))
     assert (target.read_bytes(), link.is_symlink(), link.read_bytes()) == (b"theirs", False, b"new")
 
 

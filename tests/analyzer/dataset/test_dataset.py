@@ -1,4 +1,4 @@
-"""What DESIGN promises of a dataset: the old one or the new one, whatever happens, and nothing secret in it."""
+"""Test datasets: contents, replacing and appending; failures leave the old or the new one; no secret is stored."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def files_of(path: Path) -> set[str]:
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, list[dict[str, Any]]]]:
-    """What datasets of the two captures hold."""
+    """Rows of each table, by the name of the sample."""
     folder = tmp_path_factory.mktemp("expected")
-    found = {}
+    datasets = {}
     for capture in (SMALL, OTHER):
         analyzer.analyze(capture, folder / capture.parent.name)
-        found[capture.parent.name] = contents(folder / capture.parent.name)
-    assert found[SMALL.parent.name] != found[OTHER.parent.name]
-    return found
+        datasets[capture.parent.name] = contents(folder / capture.parent.name)
+    assert datasets[SMALL.parent.name] != datasets[OTHER.parent.name]
+    return datasets
 
 
 @pytest.fixture
@@ -92,7 +92,9 @@ def test_the_manifest_says_what_was_read(old: Path) -> None:
     link, records = forge.loaded(SMALL)
     assert link == forge.ETHERNET
     assert capture["name"] == "capture.pcap"
-    assert capture["link_types"] == ["Ethernet"] or [one.lower() for one in capture["link_types"]] == ["ethernet"]
+    assert capture["link_types"] == ["Ethernet"] or [link_type.lower() for link_type in capture["link_types"]] == [
+        "ethernet"
+    ]
     (file,) = capture["files"]
     data = SMALL.read_bytes()
     assert (file["name"], file["size"], file["packets"]) == ("capture.pcap", len(data), len(records))
@@ -132,7 +134,7 @@ def test_files_and_folders_are_for_their_owner_only(tmp_path: Path) -> None:
 def test_parquet_has_the_contracts_plain_types(name: str, tmp_path: Path) -> None:
     """As any reader sees them, Spark among them: nothing of Arrow's is stored."""
     analyzer.analyze(SASL, tmp_path / "data", keep_bytes=True, records="full")
-    files = [one for one in read_manifest(tmp_path / "data")["files"] if one["table"] == name]
+    files = [entry for entry in read_manifest(tmp_path / "data")["files"] if entry["table"] == name]
     assert files
     for entry in files:
         file = pyarrow.parquet.ParquetFile(tmp_path / "data" / entry["path"])
@@ -141,12 +143,12 @@ def test_parquet_has_the_contracts_plain_types(name: str, tmp_path: Path) -> Non
         wanted = tables.schema(name)
         assert file.schema_arrow.names == wanted.names
         for column in wanted:
-            found = file.schema_arrow.field(column.name).type
+            stored_type = file.schema_arrow.field(column.name).type
             if pa.types.is_list(column.type):  # Parquet names the element itself
-                assert pa.types.is_list(found)
-                assert found.value_type == column.type.value_type
+                assert pa.types.is_list(stored_type)
+                assert stored_type.value_type == column.type.value_type
             else:
-                assert found == column.type, column.name
+                assert stored_type == column.type, column.name
         for group in range(file.metadata.num_row_groups):
             assert file.metadata.row_group(group).num_rows <= 1_000_000
             assert file.metadata.row_group(group).total_byte_size <= 128 << 20
@@ -156,7 +158,7 @@ def test_row_groups_stay_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("analyzer.dataset.parquet_files.ROW_GROUP_ROWS", 10)
     monkeypatch.setattr("analyzer.pipeline.point_tables.ENOUGH_ROWS", 20)
     analyzer.analyze(OTHER, tmp_path / "data", window_bytes=4096)
-    (entry,) = [one for one in read_manifest(tmp_path / "data")["files"] if one["table"] == "exchanges"]
+    (entry,) = [file for file in read_manifest(tmp_path / "data")["files"] if file["table"] == "exchanges"]
     metadata = pyarrow.parquet.ParquetFile(tmp_path / "data" / entry["path"]).metadata
     sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
     assert max(sizes) == 2 * 10  # a table goes whole, up to twice the size
@@ -171,15 +173,15 @@ def test_a_dataset_is_the_same_whatever_the_threads(
 ) -> None:
     """Rows and their order, coverage and notes; many row groups, which threads make and store side by side."""
     monkeypatch.setattr("analyzer.pipeline.point_tables.ENOUGH_ROWS", 20)
-    found = []
+    results = []
     for threads in (1, 2, 4, 6):
         path = tmp_path / str(threads)
         analyzer.analyze(capture, path, window_bytes=4096, threads=threads)
         manifest = read_manifest(path)
         files = [(entry["table"], entry["rows"]) for entry in manifest.pop("files")]
-        found.append((contents(path), manifest, files))
-    assert found[0] == found[1] == found[2]
-    assert found[0][0]["exchanges"]
+        results.append((contents(path), manifest, files))
+    assert results[0] == results[1] == results[2]
+    assert results[0][0]["exchanges"]
 
 
 def test_an_empty_capture_is_a_dataset_with_empty_tables(tmp_path: Path) -> None:
@@ -200,7 +202,7 @@ def test_a_replaced_dataset_leaves_nothing(old: Path, expected: Any) -> None:
     assert contents(old) == expected[OTHER.parent.name]
     assert files_of(old) & before == {MANIFEST}
     assert files_of(old) == {MANIFEST} | {entry["path"] for entry in read_manifest(old)["files"]}
-    assert [one.name for one in old.parent.iterdir()] == ["data"]
+    assert [path.name for path in old.parent.iterdir()] == ["data"]
 
 
 def test_a_replaced_dataset_has_no_messages_of_the_old(tmp_path: Path) -> None:
@@ -238,8 +240,8 @@ def test_append_adds(old: Path, tmp_path: Path, expected: Any) -> None:
     shutil.copy(OTHER, other)
     first = read_manifest(old)
     analyzer.analyze(other, old, append=True)
-    found = contents(old)
-    for name, rows in found.items():
+    after = contents(old)
+    for name, rows in after.items():
         added = [{**row, **dict.fromkeys(("capture",), "other.pcap")} for row in expected[OTHER.parent.name][name]]
         for row in added:
             for key in ("request_file", "response_file"):
@@ -247,12 +249,12 @@ def test_append_adds(old: Path, tmp_path: Path, expected: Any) -> None:
                     row[key] = "other.pcap"
         assert rows == expected[SMALL.parent.name][name] + added
     manifest = read_manifest(old)
-    assert [one["name"] for one in manifest["captures"]] == ["capture.pcap", "other.pcap"]
+    assert [capture["name"] for capture in manifest["captures"]] == ["capture.pcap", "other.pcap"]
     second = analyzer.analyze(other)
     for name in ("payload_bytes", "decoded_bytes", "duplicate_bytes"):
         assert manifest["coverage"][name] == first["coverage"][name] + second.coverage[name]
     assert manifest["files"][: len(first["files"])] == first["files"]
-    assert [one.name for one in old.parent.iterdir() if one.name.startswith(".")] == []
+    assert [path.name for path in old.parent.iterdir() if path.name.startswith(".")] == []
 
 
 def test_append_to_nothing_makes_a_dataset(tmp_path: Path, expected: Any) -> None:
@@ -265,12 +267,12 @@ def test_the_same_capture_twice_is_refused(old: Path, tmp_path: Path, expected: 
         analyzer.analyze(OTHER, old, append=True)  # another file of the same name
     assert caught.value.hint
     assert contents(old) == expected[SMALL.parent.name]
-    assert [one.name for one in tmp_path.iterdir()] == ["data"]
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
 def test_captures_of_one_name_in_one_call_are_told_apart(tmp_path: Path) -> None:
     analyzer.analyze([SMALL, SMALL], tmp_path / "twice")
-    names = [one["name"] for one in analyzer.open_dataset(tmp_path / "twice").captures]
+    names = [capture["name"] for capture in analyzer.open_dataset(tmp_path / "twice").captures]
     assert names == [str(SMALL), f"{SMALL}#2"]
     assert [row["capture"] for row in contents(tmp_path / "twice")["exchanges"]] == [names[0]] * 25 + [names[1]] * 25
 
@@ -342,15 +344,15 @@ def test_what_is_no_dataset_is_told(tmp_path: Path, old: Path) -> None:
 # ------------------------------------------------------------------------------------------------- where not to write
 
 
-def refused(result: subprocess.CompletedProcess[str], *said: str) -> None:
-    """Exit code 2, one line that says what and where, and a hint."""
+def refused(result: subprocess.CompletedProcess[str], *words: str) -> None:
+    """Check for exit code 2, one line of error with these words, and a hint."""
     assert result.returncode == 2, result.stderr
     assert result.stdout == ""
     lines = [line for line in result.stderr.splitlines() if not line.startswith("kwire: compiling")]
     assert len(lines) == 2, result.stderr
     assert lines[0].startswith("kwire: ")
     assert lines[1].startswith("hint: ")
-    for word in said:
+    for word in words:
         assert word in lines[0]
 
 
@@ -360,7 +362,7 @@ def test_a_target_that_is_a_file(tmp_path: Path) -> None:
     refused(kwire("analyze", SMALL, "-o", target), str(target), "not a folder")
     assert target.read_text() == "mine"
     refused(kwire("analyze", SMALL, "-o", target / "data"), str(target))
-    assert [one.name for one in tmp_path.iterdir()] == ["notes.txt"]
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
 def test_a_target_that_is_not_empty_and_no_dataset(tmp_path: Path) -> None:
@@ -412,7 +414,7 @@ def test_a_target_that_is_read_only(read_only: Path, expected: Any) -> None:
     refused(kwire("analyze", OTHER, "-o", read_only / "data"), str(read_only))
     refused(kwire("analyze", OTHER, "-o", read_only / "new"), str(read_only))
     assert contents(read_only / "data") == expected[SMALL.parent.name]
-    assert [one.name for one in read_only.iterdir()] == ["data"]
+    assert [path.name for path in read_only.iterdir()] == ["data"]
 
 
 # ------------------------------------------------------------------------------------------------------- a full disk
@@ -433,7 +435,7 @@ def test_a_file_size_limit_leaves_the_old_dataset(old: Path, limit: int, expecte
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     refused(result, str(old), "cannot be written")
     assert contents(old) == expected[SMALL.parent.name]
-    assert [one.name for one in old.parent.iterdir()] == ["data"]
+    assert [path.name for path in old.parent.iterdir()] == ["data"]
 
 
 def test_a_full_disk_leaves_the_old_dataset(tmp_path: Path, expected: Any) -> None:
@@ -450,7 +452,7 @@ def test_a_full_disk_leaves_the_old_dataset(tmp_path: Path, expected: Any) -> No
             refused(kwire("analyze", OTHER, "-o", disk / "data"), str(disk))
             filler.unlink()
             assert contents(disk / "data") == expected[SMALL.parent.name]
-            assert [one.name for one in disk.iterdir()] == ["data"]
+            assert [path.name for path in disk.iterdir()] == ["data"]
         assert kwire("analyze", OTHER, "-o", disk / "data").returncode == 0
         assert contents(disk / "data") == expected[OTHER.parent.name]
     finally:
@@ -511,8 +513,9 @@ for at in range(1000):
 
 @dataclass(frozen=True)
 class Killed:
-    """What kills happen between: a dataset to replace or add to, the capture of a second one, that one, and the rows of
-    both by table."""
+    """Two datasets for tests of kills: `base` is replaced or appended to; `whole` is the result for `capture`.
+
+    `before` and `after` are their tables by name."""
 
     base: Path
     capture: Path
@@ -534,17 +537,17 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Killed:
 def stored(path: Path) -> dict[str, pa.Table]:
     """Every table of a dataset, each as long as the manifest says."""
     dataset = analyzer.open_dataset(path)
-    found = {name: getattr(dataset, name).to_table() for name in tables.TABLES}
-    told = dict.fromkeys(tables.TABLES, 0)
+    rows_by_table = {name: getattr(dataset, name).to_table() for name in tables.TABLES}
+    manifest_rows = dict.fromkeys(tables.TABLES, 0)
     for entry in dataset.manifest["files"]:
-        told[entry["table"]] += entry["rows"]
+        manifest_rows[entry["table"]] += entry["rows"]
         assert (path / entry["path"]).stat().st_size == entry["size"]
-    assert {name: len(rows) for name, rows in found.items()} == told
-    return found
+    assert {name: len(rows) for name, rows in rows_by_table.items()} == manifest_rows
+    return rows_by_table
 
 
 def left_in(folder: Path) -> list[tuple[str, int, int]]:
-    """What a killed run left: names without the run's own part, modes and sizes."""
+    """List the files a killed run left: names without the run's own part, modes and sizes."""
     every = ((path, path.lstat()) for path in folder.rglob("*"))
     return sorted(
         (
@@ -575,9 +578,9 @@ def test_a_kill_at_every_step_leaves_the_old_or_the_new(mode: str, killed: Kille
         if mode not in ("replace", "append") and not (data / MANIFEST).exists():
             outcomes.append("none")
         else:
-            found = stored(data)
-            assert found in (before, after), f"killed at step {at}"
-            outcomes.append("new" if found == after else "old")
+            dataset = stored(data)
+            assert dataset in (before, after), f"killed at step {at}"
+            outcomes.append("new" if dataset == after else "old")
         if mode == "link" and outcomes[-1] == "none":
             continue  # a link is not moved whole: the folder behind it may hold files without a manifest
         # What was left behind is in nobody's way: the next run (a quick one) makes a whole dataset of it. Where two
@@ -630,7 +633,11 @@ def _enlarged(path: Path, times: int) -> None:
     span = records[-1].time_ns - records[0].time_ns + 10**9
     path.write_bytes(
         forge.pcap(
-            [forge.Record(one.time_ns + n * span, one.data, one.wire_length) for n in range(times) for one in records],
+            [
+                forge.Record(record.time_ns + n * span, record.data, record.wire_length)
+                for n in range(times)
+                for record in records
+            ],
             link,
             nanoseconds=True,
         )
@@ -643,16 +650,19 @@ def _enlarged(path: Path, times: int) -> None:
 def secrets() -> list[bytes]:
     """The passwords and tokens in the SASL sample, found in its bytes without looking at Kafka."""
     data = SASL.read_bytes()
-    found = {b"alice-pw", b"bob-pw", b"wrong", b"\0bob\0", b"\0alice\0"}
-    found |= set(re.findall(rb"(?:n,,n=\w+,r=|[,\x00-\x08]r=)([!-+\--~]{20,})", data))  # nonces
-    found |= set(re.findall(rb",s=([A-Za-z0-9+/=]{20,}),i=", data))  # salts
-    found |= set(re.findall(rb",p=([A-Za-z0-9+/=]{40,})", data))  # client proofs
-    found |= set(re.findall(rb"[\x00-\x80]v=([A-Za-z0-9+/=]{40,})", data))  # server signatures
+    matches = {b"alice-pw", b"bob-pw", b"wrong", b"\0bob\0", b"\0alice\0"}
+    matches |= set(re.findall(rb"(?:n,,n=\w+,r=|[,\x00-\x08]r=)([!-+\--~]{20,})", data))  # nonces
+    matches |= set(re.findall(rb",s=([A-Za-z0-9+/=]{20,}),i=", data))  # salts
+    matches |= set(re.findall(rb",p=([A-Za-z0-9+/=]{40,})", data))  # client proofs
+    matches |= set(re.findall(rb"[\x00-\x80]v=([A-Za-z0-9+/=]{40,})", data))  # server signatures
     at = data.index(b"\x05dave\x01") + 6
-    found |= {data[at + 5 : at + 25], data[at + 45 : at + 65]}  # salt and salted password of AlterUserScramCredentials
-    assert len(found) > 60
-    assert all(secret in data for secret in found)
-    return [*sorted(found - {b"wrong"}), b"\0wrong"]
+    matches |= {
+        data[at + 5 : at + 25],
+        data[at + 45 : at + 65],
+    }  # salt and salted password of AlterUserScramCredentials
+    assert len(matches) > 60
+    assert all(secret in data for secret in matches)
+    return [*sorted(matches - {b"wrong"}), b"\0wrong"]
 
 
 def values_of(path: Path) -> bytes:
@@ -671,10 +681,10 @@ def values_of(path: Path) -> bytes:
 def test_no_secret_is_stored(tmp_path: Path) -> None:
     result = kwire("analyze", SASL, "-o", tmp_path / "data", "--keep-bytes", "--records", "full")
     assert result.returncode == 0
-    said = values_of(tmp_path / "data") + result.stdout.encode() + result.stderr.encode()
-    assert b"sasl-bob-PLAIN" in said  # what is no secret is there
+    text = values_of(tmp_path / "data") + result.stdout.encode() + result.stderr.encode()
+    assert b"sasl-bob-PLAIN" in text  # what is no secret is there
     for secret in secrets():
-        assert secret not in said
+        assert secret not in text
     messages = analyzer.open_dataset(tmp_path / "data").messages.to_table().to_pylist()
     tokens = [row for row in messages if row["direction"] == "request" and row["bytes"][4:6] == b"\0\x24"]
     assert len(tokens) > 30
@@ -691,12 +701,12 @@ def test_no_secret_is_shown(how: tuple[str, ...]) -> None:
         results = [kwire("show", SASL, "--follow", name) for name in sorted(connections)[:3]]
     else:
         results = [kwire("show", SASL, *how)]
-    said = ""
+    text = ""
     for result in results:
         assert result.returncode == 0, result.stderr
-        said += result.stdout + result.stderr
-    assert "SaslAuthenticate" in said or "36" in said
-    everything = said.encode()
+        text += result.stdout + result.stderr
+    assert "SaslAuthenticate" in text or "36" in text
+    everything = text.encode()
     spaced = re.sub(rb"\s+", b"", everything)
     import base64
 

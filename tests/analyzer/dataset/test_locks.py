@@ -1,7 +1,7 @@
 """proves: analyzer.dataset.locks, and that a dataset has one writer at a time (analyzer.dataset.dataset).
 
-Two real processes, many times: whatever they do at the same moment, the dataset is one of those that one after the
-other could have made, and who was refused is told whose turn it is.
+Two real processes write many times at the same moment: the dataset is always one that they could have made one after
+the other, and a refused process names the one that is writing.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def rows(path: Path) -> dict[str, int]:
-    """Rows of each table, of a dataset that is whole: `open_dataset` compares each file with the manifest."""
+    """Count the rows of each table, after `open_dataset` has compared each file with the manifest."""
     stored = analyzer.open_dataset(path)
     listed = {entry["path"] for entry in stored.manifest["files"]}
     there = {f"{file.parent.name}/{file.name}" for file in path.glob("*/*.parquet")}
@@ -92,22 +92,22 @@ def test_two_processes_that_write_one_dataset(mode: str, wait: str, sources: dic
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-    said = {name: process.communicate()[0].splitlines() for name, process in processes.items()}
+    outputs = {name: process.communicate()[0].splitlines() for name, process in processes.items()}
     refused = 0
     for number in range(TIMES):
-        done = {name for name, lines in said.items() if lines[number] == "done"}
+        done = {name for name, lines in outputs.items() if lines[number] == "done"}
         for name in set(sources) - done:
             refused += 1
             turn = r".*/\d+: process \d+ is writing it \(wait for that, or let --wait do so\)"
-            assert re.fullmatch(turn, said[name][number])
+            assert re.fullmatch(turn, outputs[name][number])
         assert done, "at least one has its turn"
-        found = rows(tmp_path / str(number))
+        counts = rows(tmp_path / str(number))
         if mode == "append":
-            assert found == {table: sum(own[name][table] for name in done) for table in found}
+            assert counts == {table: sum(own[name][table] for name in done) for table in counts}
             names = {entry["name"] for entry in read_manifest(tmp_path / str(number))["captures"]}
             assert names == {f"{name}-{number}" for name in done}, "what said that it was done is there"
         else:
-            assert found in [own[name] for name in done], "one or the other, never a mix"
+            assert counts in [own[name] for name in done], "one or the other, never a mix"
     if wait == "wait":
         assert not refused
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")], "nothing is left beside"
@@ -124,11 +124,11 @@ def writing(sources: dict[str, Path], tmp_path: Path) -> Iterator[Path]:
 def test_the_other_is_told_in_one_line_whose_turn_it_is(writing: Path) -> None:
     before = (writing / MANIFEST).read_bytes()
     for more in ((), ("--append",)):
-        found = subprocess.run(
+        result = subprocess.run(
             [*KWIRE, "analyze", str(OTHER), "-o", str(writing), *more], cwd=ROOT, capture_output=True, text=True
         )
-        assert found.returncode == 2
-        lines = [line for line in found.stderr.splitlines() if "compiling" not in line]
+        assert result.returncode == 2
+        lines = [line for line in result.stderr.splitlines() if "compiling" not in line]
         assert lines == [
             f"kwire: {writing}: process {os.getpid()} is writing it",
             "hint: wait for that, or let --wait do so",
@@ -171,8 +171,8 @@ def test_a_lock_ends_with_its_process(sources: dict[str, Path], tmp_path: Path) 
 
 
 def test_only_folders_of_dead_writers_of_this_dataset_are_cleared(tmp_path: Path) -> None:
-    kept = [".data.more.00000000.new", ".other.00000000.new", ".data.0000000x.new", ".data.00000000.newer"]
-    for name in kept:
+    names = [".data.more.00000000.new", ".other.00000000.new", ".data.0000000x.new", ".data.00000000.newer"]
+    for name in names:
         (tmp_path / name).mkdir()
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "file").write_text("mine")
@@ -182,7 +182,7 @@ def test_only_folders_of_dead_writers_of_this_dataset_are_cleared(tmp_path: Path
     (tmp_path / ".data.44444444.new" / "exchanges").mkdir(parents=True)
     locks.clear_dead(tmp_path / "data")
     left = {path.name for path in tmp_path.iterdir()}
-    assert left == {*kept, "precious", ".data.11111111.new", ".data.22222222.new", ".data.33333333.new"}
+    assert left == {*names, "precious", ".data.11111111.new", ".data.22222222.new", ".data.33333333.new"}
     assert (tmp_path / "precious" / "file").read_text() == "mine"
     alive.release()
     locks.clear_dead(tmp_path / "data")
@@ -218,9 +218,9 @@ def test_a_dataset_may_have_as_long_a_name_as_the_file_system_takes(
 @pytest.mark.parametrize("name", ["d" * 300, "d" * 256, "/".join(["d" * 200] * 30)])
 def test_a_name_that_is_too_long_is_told(name: str, tmp_path: Path) -> None:
     for command in (("analyze", SMALL, "-o", tmp_path / name), ("report", tmp_path / name, "-o", "x.html")):
-        found = subprocess.run([*KWIRE, *map(str, command)], cwd=ROOT, capture_output=True, text=True)
-        lines = [line for line in found.stderr.splitlines() if "compiling" not in line]
-        assert found.returncode == 2, found.stderr
+        result = subprocess.run([*KWIRE, *map(str, command)], cwd=ROOT, capture_output=True, text=True)
+        lines = [line for line in result.stderr.splitlines() if "compiling" not in line]
+        assert result.returncode == 2, result.stderr
         assert len(lines) == 2
         assert lines[0].startswith("kwire: ")
         assert lines[1].startswith("hint: ")
@@ -279,10 +279,10 @@ def test_a_reader_sees_the_old_or_the_new_while_another_writes(sources: dict[str
                 check=True,
             )
     (tmp_path / "end").touch()
-    told = {line for line in reader.communicate()[0].splitlines() if line}
+    results = {line for line in reader.communicate()[0].splitlines() if line}
     assert reader.returncode == 0
-    assert told <= {f"2 {of['exchanges']} {of['connections']}" for of in own.values()}
-    assert len(told) == 2, "both were seen"
+    assert results <= {f"2 {of['exchanges']} {of['connections']}" for of in own.values()}
+    assert len(results) == 2, "both were seen"
 
 
 def test_a_link_in_the_place_of_a_tables_folder_is_refused(sources: dict[str, Path], tmp_path: Path) -> None:
@@ -381,7 +381,7 @@ def test_a_manifest_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def damaged(path: Path, table: str, where: str) -> None:
-    """Damage a table's only file, its length as it was: its end (what describes it) or its pages."""
+    """Damage the footer or the pages of a table's only file, without changing its length."""
     (file,) = (path / table).glob("*.parquet")
     data = bytearray(file.read_bytes())
     size = int.from_bytes(data[-8:-4], "little")
@@ -395,9 +395,9 @@ def test_damaged_parquet_is_told_by_replay_and_diff(where: str, tmp_path: Path) 
     analyzer.analyze(SMALL, tmp_path / "data", keep_bytes=True)
     damaged(tmp_path / "data", "messages", where)
     replay = ("replay", str(tmp_path / "data"), "--to", "127.0.0.1:1", "--dry-run")
-    found = subprocess.run([*KWIRE, *replay], cwd=ROOT, capture_output=True, text=True)
-    lines = [line for line in found.stderr.splitlines() if "compiling" not in line]
-    assert found.returncode == 2, found.stderr
-    assert len(lines) == 2, found.stderr
+    result = subprocess.run([*KWIRE, *replay], cwd=ROOT, capture_output=True, text=True)
+    lines = [line for line in result.stderr.splitlines() if "compiling" not in line]
+    assert result.returncode == 2, result.stderr
+    assert len(lines) == 2, result.stderr
     assert "cannot be read" in lines[0]
     assert lines[1] == "hint: the file is damaged: analyse the capture again"

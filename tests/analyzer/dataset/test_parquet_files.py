@@ -1,4 +1,4 @@
-"""Files written in the background: rows in the order in which they were given, whoever makes them and when."""
+"""Write Parquet files in the background: rows stay in the order in which they were given."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def rows(*topics: str) -> pa.Table:
 
 
 def stored(folder: Path, entry: dict[str, object]) -> list[str]:
-    found: list[str] = pyarrow.parquet.read_table(folder / str(entry["path"])).column("topic").to_pylist()
-    return found
+    topics: list[str] = pyarrow.parquet.read_table(folder / str(entry["path"])).column("topic").to_pylist()
+    return topics
 
 
 @pytest.mark.parametrize("writers", [1, 2, 8])
 def test_rows_stand_as_they_were_given(writers: int, tmp_path: Path) -> None:
-    """Tables and what makes them, of two files, in turns: more than may be on their way."""
+    """Write tables and functions that make tables to two files in turn, more than may be pending at a time."""
     parts = Parts(tmp_path, "a", writers)
     wanted = []
     for number in range(3 * (PENDING_TABLES + writers)):
@@ -38,9 +38,9 @@ def test_rows_stand_as_they_were_given(writers: int, tmp_path: Path) -> None:
         wanted.append(name)
         parts.write("topic_ids", rows(name) if number % 3 else functools.partial(rows, name))
         parts.write("brokers", rows(name))
-    one, other = parts.close()
-    assert stored(tmp_path, one) == stored(tmp_path, other) == wanted
-    assert (one["table"], one["rows"], other["table"]) == ("topic_ids", len(wanted), "brokers")
+    topic_file, broker_file = parts.close()
+    assert stored(tmp_path, topic_file) == stored(tmp_path, broker_file) == wanted
+    assert (topic_file["table"], topic_file["rows"], broker_file["table"]) == ("topic_ids", len(wanted), "brokers")
 
 
 def test_a_large_message_is_a_row_group_of_its_own(tmp_path: Path) -> None:

@@ -19,29 +19,29 @@ SECONDS = 300
 
 
 class Running:
-    """A process that captures. `said`: what it wrote to stderr so far, line by line."""
+    """A process that captures. `stderr_lines`: the lines it has written to stderr so far."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
-        self.said: list[str] = []
+        self.stderr_lines: list[str] = []
 
     def wait_for(self, word: str) -> None:
-        """A line on stderr with this word in it."""
+        """Read stderr until a line has this word."""
         assert self.process.stderr is not None
         for line in self.process.stderr:
-            self.said.append(line)
+            self.stderr_lines.append(line)
             if word in line:
                 return
-        raise AssertionError(f"it ended without {word!r}: {''.join(self.said)}")
+        raise AssertionError(f"it ended without {word!r}: {''.join(self.stderr_lines)}")
 
     def end(self, number: int = signal.SIGTERM) -> int:
-        """Signal it, and wait for its end: its exit code."""
+        """Send a signal, wait for the end, and return the exit code."""
         self.process.send_signal(number)
         return self.wait()
 
     def wait(self) -> int:
         assert self.process.stderr is not None
-        self.said += self.process.stderr.readlines()
+        self.stderr_lines += self.process.stderr.readlines()
         return self.process.wait()
 
 
@@ -54,8 +54,9 @@ def _as_from_a_terminal() -> None:
 def running(
     *arguments: object, folder: Path | None = None, stdout: int | None = subprocess.DEVNULL
 ) -> Iterator[Running]:
-    """Run a command, as from a terminal: tests may themselves run under nohup, which it would take over. It is killed
-    if it still runs at the end."""
+    """Run a command with default signal handlers, as from a terminal, and kill it at the end if it still runs.
+
+    Tests may themselves run under nohup, and a process inherits ignored signals."""
     process = subprocess.Popen(
         [*KWIRE, *map(str, arguments)],
         cwd=folder or ROOT,
@@ -83,21 +84,22 @@ def running(
 def capturing(
     *arguments: object, folder: Path | None = None, stdout: int | None = subprocess.DEVNULL
 ) -> Iterator[Running]:
-    """The same, once it listens."""
+    """Run a command like `running`, and wait until it captures."""
     with running(*arguments, folder=folder, stdout=stdout) as begun:
         begun.wait_for("capturing on")
         yield begun
 
 
 def refused(
-    command: str, arguments: Sequence[str], message: str, folder: Path, said: pytest.CaptureFixture[str]
+    command: str, arguments: Sequence[str], message: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A command that cannot be done says so on stderr: exit code 2, one line and a hint. `{tmp}` is the folder. (In
-    this process, which is quick.)"""
+    """Check that a command fails with exit code 2, one line of error and a hint; `{tmp}` stands for the folder.
+
+    It runs in this process, because that is quick."""
     with pytest.raises(SystemExit) as raised:
         parser.main([command, *(word.format(tmp=folder) for word in arguments)])
     assert raised.value.code == 2
-    printed = said.readouterr()
+    printed = capsys.readouterr()
     lines = [line for line in printed.err.splitlines() if "compiling" not in line]
     assert printed.out == ""
     assert lines[0].startswith("kwire: ")

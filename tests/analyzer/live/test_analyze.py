@@ -1,4 +1,4 @@
-"""`kwire analyze -i`: the same rows as of a recording of the same traffic; ended as a recording is.
+"""Test `kwire analyze -i`: it gives the rows of a recording of the same traffic, and ends like a recording.
 
 (proves: analyzer/live/analyze.py, analyzer/live/continuation.py, analyzer/live/rotations.py, analyzer/live/startup.py)
 """
@@ -39,12 +39,12 @@ from tests.live import Wire, sample_records
 
 RECORDS = sample_records()
 FILED = {"capture", "request_file", "response_file", "request_offset", "response_offset", "offset", "file"}
-"""Columns about files: what comes live lies in none."""
+"""Columns about files: live traffic has none."""
 
 
 def rows(table: pa.Table) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = table.drop_columns([n for n in table.column_names if n in FILED]).to_pylist()
-    return found
+    listed: list[dict[str, object]] = table.drop_columns([n for n in table.column_names if n in FILED]).to_pylist()
+    return listed
 
 
 @pytest.mark.parametrize("each", [1, 40])
@@ -70,13 +70,13 @@ def test_a_recording_and_the_live_capture_give_the_same_rows(each: int, tmp_path
     for name in sorted(set(of_file.tables) - {"findings"}):
         assert rows(live.tables[name]) == rows(of_file.tables[name]), name
     assert len(live.exchanges) == 188
-    said, of_all = ([row["code"] for row in one.findings.to_pylist()] for one in (live, of_file))
+    live_codes, file_codes = ([row["code"] for row in dataset.findings.to_pylist()] for dataset in (live, of_file))
     # The answer may have been in one of the three packets that were lost.
-    assert [code for code in said if code != "capture-lost-packets"] == [
-        code for code in of_all if code != "request-unanswered"
+    assert [code for code in live_codes if code != "capture-lost-packets"] == [
+        code for code in file_codes if code != "request-unanswered"
     ]
-    assert "capture-lost-packets" in said
-    assert "request-unanswered" in of_all
+    assert "capture-lost-packets" in live_codes
+    assert "request-unanswered" in file_codes
 
 
 def test_two_processes_on_one_interface_give_the_same_rows(wire: Wire, tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_two_processes_on_one_interface_give_the_same_rows(wire: Wire, tmp_path:
         assert analysing.end(signal.SIGINT) == 0
         assert recording.end(signal.SIGINT) == 0
     live, of_file = analyzer.open_dataset(dataset), analyzer.analyze(capture)
-    assert not [line for line in analysing.said if "Traceback" in line]
+    assert not [line for line in analysing.stderr_lines if "Traceback" in line]
     for name in sorted(set(of_file.tables) - {"messages", "findings", *tables.RUN_TABLES}):
         assert rows(getattr(live, name).to_table()) == rows(of_file.tables[name]), name
     assert len(of_file.exchanges) == 188
@@ -99,27 +99,27 @@ def test_two_processes_on_one_interface_give_the_same_rows(wire: Wire, tmp_path:
 
 
 def analysed(tap: ScriptedTap, *arguments: object) -> None:
-    """`kwire analyze -i` of what a script gives."""
+    """Run `kwire analyze -i` on a scripted tap."""
     options = parser.parse(["analyze", "-i", "any", "--rotate-bytes", "30000", *map(str, arguments)])[1]
     assert analyze.analyze(options, tap) == 0
 
 
 def pieces() -> list[list[Record]]:
     """The sample's records as a rotation after 30,000 bytes divides them, 20 at a time."""
-    found: list[list[Record]] = [[]]
+    groups: list[list[Record]] = [[]]
     for i in range(0, len(RECORDS), 20):
-        if sum(16 + len(one.data) for one in found[-1]) >= 30_000:
-            found.append([])
-        found[-1] += RECORDS[i : i + 20]
-    return found
+        if sum(16 + len(record.data) for record in groups[-1]) >= 30_000:
+            groups.append([])
+        groups[-1] += RECORDS[i : i + 20]
+    return groups
 
 
 BY_STRETCH = {"connections", "topic_ids", "brokers", "api_versions", "leaders", "findings", *tables.MEANING}
-"""Tables that each stretch has of its own."""
+"""Tables that each rotated dataset has for itself, so that rows may repeat."""
 
 
 def recorded(folder: Path) -> Dataset:
-    """The same stretches as files of one capture, read in one pass."""
+    """Write the groups of `pieces` as files of one capture, and read them in one pass."""
     names = []
     for i, records in enumerate(pieces()):
         names.append(folder / f"a{i}.pcap")
@@ -128,36 +128,36 @@ def recorded(folder: Path) -> Dataset:
 
 
 def stretches_of(out: Path) -> list[StoredDataset]:
-    found = [analyzer.open_dataset(path) for path in sorted(out.iterdir())]
-    assert len(found) == len(pieces()) == 4
-    return found
+    datasets = [analyzer.open_dataset(path) for path in sorted(out.iterdir())]
+    assert len(datasets) == len(pieces()) == 4
+    return datasets
 
 
 def test_a_row_of_datasets_has_every_exchange_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """All rows of one pass, in its order, though connections and exchanges go on from one stretch to the next."""
+    """All rows of one pass, in its order, though connections and exchanges cross the borders of the datasets."""
     out, folder = tmp_path / "row", tmp_path / "files"
     folder.mkdir()
     analysed(ScriptedTap(chunks_of(RECORDS, 20), Counts(0, None)), "-o", out, "--records", "full", "--keep-bytes")
-    made, expected = stretches_of(out), recorded(folder)
-    assert [data.path.name[:14] for data in made] == [f"script0-{i:05d}-" for i in range(1, 5)]
+    datasets, expected = stretches_of(out), recorded(folder)
+    assert [data.path.name[:14] for data in datasets] == [f"script0-{i:05d}-" for i in range(1, 5)]
     for name in sorted(set(expected.tables) - BY_STRETCH):
-        found = [row for data in made for row in rows(getattr(data, name).to_table())]
-        assert found == rows(expected.tables[name]), name
+        together = [row for data in datasets for row in rows(getattr(data, name).to_table())]
+        assert together == rows(expected.tables[name]), name
     assert len(expected.exchanges) == 188
-    assert max(len(data.connections.to_table()) for data in made) > 1
+    assert max(len(data.connections.to_table()) for data in datasets) > 1
     lines = capsys.readouterr().out.splitlines()
-    assert [line.partition(":")[0] for line in lines] == [data.path.name for data in made]
+    assert [line.partition(":")[0] for line in lines] == [data.path.name for data in datasets]
     assert sum(int(line.split()[1]) for line in lines) == len(RECORDS)
 
 
 def test_what_stretches_count_adds_up(tmp_path: Path) -> None:
-    """Packets and bytes of connections, and where they went: of each stretch its own."""
+    """Packets and bytes of connections, and coverage: each dataset counts its own."""
     out, folder = tmp_path / "row", tmp_path / "files"
     folder.mkdir()
     analysed(ScriptedTap(chunks_of(RECORDS, 20)), "-o", out)
-    made, expected = stretches_of(out), recorded(folder)
+    datasets, expected = stretches_of(out), recorded(folder)
     total: Counter[str] = Counter()
-    for data in made:
+    for data in datasets:
         classes = ("duplicate_bytes", "decoded_bytes", "opaque_bytes", "skipped_bytes", "incomplete_bytes")
         assert data.coverage["payload_bytes"] == sum(data.coverage[name] for name in classes) > 0
         total.update({name: value for name, value in data.coverage.items() if isinstance(value, int)})
@@ -167,7 +167,7 @@ def test_what_stretches_count_adds_up(tmp_path: Path) -> None:
     )
     counted = ("client_packets", "broker_packets", "client_bytes", "broker_bytes", "requests", "errors")
     sums: dict[str, Counter[str]] = {}
-    for data in made:
+    for data in datasets:
         for row in data.connections.to_table().to_pylist():
             sums.setdefault(row["connection"], Counter()).update({name: row[name] for name in counted})
             assert all(row[name] >= 0 for name in counted)
@@ -177,17 +177,17 @@ def test_what_stretches_count_adds_up(tmp_path: Path) -> None:
 
 
 def test_names_and_offers_of_earlier_stretches_are_known(tmp_path: Path) -> None:
-    """Each stretch says what it needs to be read alone."""
+    """Each dataset holds all names that are needed to read it alone."""
     out, folder = tmp_path / "row", tmp_path / "files"
     folder.mkdir()
     analysed(ScriptedTap(chunks_of(RECORDS, 20)), "-o", out)
-    made, expected = stretches_of(out), recorded(folder)
+    datasets, expected = stretches_of(out), recorded(folder)
     for name in ("topic_ids", "brokers"):
-        kept = [set(map(str, rows(getattr(data, name).to_table()))) for data in made]
-        assert all(earlier <= later for earlier, later in pairwise(kept))
-        assert kept[-1] == set(map(str, rows(expected.tables[name])))
+        rows_by_window = [set(map(str, rows(getattr(data, name).to_table()))) for data in datasets]
+        assert all(earlier <= later for earlier, later in pairwise(rows_by_window))
+        assert rows_by_window[-1] == set(map(str, rows(expected.tables[name])))
     clients = {row["connection"]: row["client_id"] for row in expected.connections.to_pylist()}
-    for data in made:
+    for data in datasets:
         named = {row["connection"] for row in data.connections.to_table().to_pylist()}
         assert {row["connection"] for row in data.exchanges.to_table(["connection"]).to_pylist()} <= named
         for row in data.connections.to_table().to_pylist():
@@ -195,7 +195,7 @@ def test_names_and_offers_of_earlier_stretches_are_known(tmp_path: Path) -> None
 
 
 def test_what_is_open_when_nothing_follows_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The capture ends after the end of a stretch: what was in flight there is a stretch without packets."""
+    """The capture ends right after a rotation: exchanges in flight become a dataset without packets."""
     out = tmp_path / "row"
     over = iter([False])
     monkeypatch.setattr(Rotations, "over", property(lambda self: next(over, True)))
@@ -203,14 +203,14 @@ def test_what_is_open_when_nothing_follows_is_not_lost(tmp_path: Path, monkeypat
     analysed(ScriptedTap(chunks_of(records, 100)), "-o", out)
     (tmp_path / "a.pcap").write_bytes(pcap(records, nanoseconds=True))
     expected = analyzer.analyze(tmp_path / "a.pcap")
-    made = [analyzer.open_dataset(path) for path in sorted(out.iterdir())]
-    assert len(made) == 2
-    found = [row for data in made for row in rows(data.exchanges.to_table())]
-    assert found == rows(expected.exchanges)
-    assert [row["response_end"] for row in rows(made[1].exchanges.to_table())] == [None] * (
-        len(found) - len(rows(made[0].exchanges.to_table()))
+    datasets = [analyzer.open_dataset(path) for path in sorted(out.iterdir())]
+    assert len(datasets) == 2
+    exchanges = [row for data in datasets for row in rows(data.exchanges.to_table())]
+    assert exchanges == rows(expected.exchanges)
+    assert [row["response_end"] for row in rows(datasets[1].exchanges.to_table())] == [None] * (
+        len(exchanges) - len(rows(datasets[0].exchanges.to_table()))
     )
-    assert made[1].captures[0]["packets"]["packets"] == 0
+    assert datasets[1].captures[0]["packets"]["packets"] == 0
     over = iter([False])
     analysed(ScriptedTap(chunks_of(records, 100)), "-o", tmp_path / "kept", "--keep", "1")
     assert [path.name[:13] for path in (tmp_path / "kept").iterdir()] == ["script0-00002"]
@@ -237,15 +237,15 @@ def test_stretches_of_one_dataset_are_capture_points(tmp_path: Path, capsys: pyt
     assert len(set(names)) == len(names) == 8
     assert sum(capture["packets"]["packets"] for capture in dataset.captures) == 2 * len(RECORDS)
     assert set(dataset.exchanges.to_table(["capture"]).column(0).to_pylist()) == set(names)
-    said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [one["capture"] for one in said] == names
-    assert {one["dataset"] for one in said} == {str(out)}
+    printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["capture"] for line in printed] == names
+    assert {line["dataset"] for line in printed} == {str(out)}
 
 
 @pytest.mark.parametrize(("most", "seconds"), [(None, None), (5000, None), (1, None), (None, 1e-9)])
 def test_stretches_lose_nothing_between_them(most: int | None, seconds: float | None) -> None:
     chunks = chunks_of(RECORDS, 7)
-    found: list[bytes] = []
+    contents: list[bytes] = []
     with CaptureQueue(ScriptedTap(chunks)) as belt:
         stretches = Rotations(belt, most, seconds)
         while stretches.more():
@@ -255,14 +255,14 @@ def test_stretches_lose_nothing_between_them(most: int | None, seconds: float | 
                 data += room[:count].tobytes()
             assert data.startswith(belt.tap.header)
             assert not stream.waits(0.0)
-            found.append(data.removeprefix(belt.tap.header))
-    assert b"".join(found) == b"".join(chunk.data for chunk in chunks)
+            contents.append(data.removeprefix(belt.tap.header))
+    assert b"".join(contents) == b"".join(chunk.data for chunk in chunks)
     if most is None and seconds is None:
-        assert len(found) == 1
+        assert len(contents) == 1
     elif most != 5000:
-        assert found == [chunk.data for chunk in chunks]
+        assert contents == [chunk.data for chunk in chunks]
     else:
-        assert all(5000 <= len(data) < 5000 + max(len(chunk.data) for chunk in chunks) for data in found[:-1])
+        assert all(5000 <= len(data) < 5000 + max(len(chunk.data) for chunk in chunks) for data in contents[:-1])
 
 
 @pytest.mark.parametrize(
@@ -310,16 +310,16 @@ def test_the_first_signal_ends_the_capture_and_another_interrupt_all() -> None:
 def test_what_ends_a_service_interrupts_once_and_the_tidying_up_is_left_alone() -> None:
     numbers = (signal.SIGTERM, signal.SIGHUP)
     outside = [signal.signal(number, signal.SIG_DFL) for number in numbers]  # may be ignored outside
-    told = 0
+    interruptions = 0
     try:
         with interrupted_by_others():
             try:
                 signal.raise_signal(signal.SIGTERM)
             except KeyboardInterrupt:
-                told += 1
+                interruptions += 1
                 signal.raise_signal(signal.SIGHUP)
                 signal.raise_signal(signal.SIGTERM)
-        assert told == 1
+        assert interruptions == 1
         assert [signal.getsignal(number) for number in numbers] == [signal.SIG_DFL] * 2
     finally:
         for number, handler in zip(numbers, outside, strict=True):

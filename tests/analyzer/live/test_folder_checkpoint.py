@@ -1,4 +1,4 @@
-"""`kwire watch FOLDER`, ended, killed and begun again: each exchange and each finding is told once.
+"""Test `kwire watch FOLDER`, ended, killed and restarted: each exchange and each finding is reported once.
 
 (proves: analyzer/live/folder_checkpoint.py, analyzer/live/watch_session.py, analyzer/live/live_counts.py)
 """
@@ -94,8 +94,10 @@ class Ring:
         self._totals = [*places, count]
 
     def watched(self, ends: list[int]) -> list[int]:
-        """How the processes ended: -1 in `ends`: by itself when all was read; N: killed at its N-th change of the disk
-        or of stdout, or where all was read."""
+        """Run a process for each of `ends`, and return their exit codes.
+
+        -1: it ends by itself when everything is read; N: it is killed at its N-th change of the disk or of stdout, or
+        when everything is read."""
         words = [",".join(map(str, numbers)) for numbers in (ends, self._totals[-len(ends) :])]
         paths = [str(path) for path in (self.folder, self.parts, self.cache, self.out)]
         done = subprocess.run([sys.executable, "-c", WATCHES, *paths, *words], cwd=ROOT, capture_output=True, text=True)
@@ -104,66 +106,66 @@ class Ring:
         assert "Traceback" not in done.stderr, done.stderr
         return codes
 
-    def said(self) -> list[dict[str, Any]]:
+    def printed(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.out.read_text().splitlines()]
 
 
-def tallies(said: list[dict[str, Any]]) -> Counter[tuple[str, str]]:
-    found: Counter[tuple[str, str]] = Counter()
-    for line in said:
+def tallies(printed: list[dict[str, Any]]) -> Counter[tuple[str, str]]:
+    counts: Counter[tuple[str, str]] = Counter()
+    for line in printed:
         for api in line.get("apis", ()):
-            found[api["api"], api["broker"]] += round(api["exchanges"])
-    return found
+            counts[api["api"], api["broker"]] += round(api["exchanges"])
+    return counts
 
 
-def seconds(said: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+def seconds(printed: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     return [
         (line["time"], line["exchanges"], line["errors"], line["bytes"], line["clients"], line["apis"])
-        for line in said
+        for line in printed
         if "time" in line
     ]
 
 
-def findings(said: list[dict[str, Any]]) -> list[str]:
-    return [line["finding"]["code"] + str(line["finding"]["who"]) for line in said if "finding" in line]
+def findings(printed: list[dict[str, Any]]) -> list[str]:
+    return [line["finding"]["code"] + str(line["finding"]["who"]) for line in printed if "finding" in line]
 
 
 @pytest.fixture(scope="module")
 def once(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What one watch says that is never ended before all is read."""
+    """Lines of a watch that runs until everything is read."""
     ring = Ring(tmp_path_factory.mktemp("once"))
     for part in sorted(ring.parts.iterdir())[:-1]:
         shutil.move(part, ring.folder)
     assert ring.watched([-1]) == [0]
-    said = ring.said()
-    assert findings(said)
-    assert len(seconds(said)) > PARTS
-    return said
+    printed = ring.printed()
+    assert findings(printed)
+    assert len(seconds(printed)) > PARTS
+    return printed
 
 
 def test_killed_at_any_step_each_line_comes_once(once: list[dict[str, Any]], tmp_path: Path) -> None:
-    """Before the first place is kept, between a line and its note, in the middle of a line, between two files."""
+    """Before the first checkpoint, between a line and its note, in the middle of a line, between two files."""
     ring = Ring(tmp_path)
     codes = ring.watched([6, 9, 14, 23, -1])
     assert codes == [-signal.SIGKILL] * 4 + [0]
-    said = ring.said()
-    assert seconds(said) == seconds(once)
-    assert sorted(findings(said)) == sorted(set(findings(said)))
-    assert set(findings(said)) >= set(findings(once))
+    printed = ring.printed()
+    assert seconds(printed) == seconds(once)
+    assert sorted(findings(printed)) == sorted(set(findings(printed)))
+    assert set(findings(printed)) >= set(findings(once))
 
 
 def test_ended_and_begun_again_each_exchange_is_told_once(once: list[dict[str, Any]], tmp_path: Path) -> None:
     """Ended in the middle of a second: the exchanges after it count in the next."""
     ring = Ring(tmp_path)
     assert ring.watched([-1, -1, 400, -1, -1]) == [0, 0, -signal.SIGKILL, 0, 0]
-    said = ring.said()
-    assert tallies(said) == tallies(once)
-    assert sum(line["bytes"] for line in said if "time" in line) == sum(
+    printed = ring.printed()
+    assert tallies(printed) == tallies(once)
+    assert sum(line["bytes"] for line in printed if "time" in line) == sum(
         line["bytes"] for line in once if "time" in line
     )
-    times = [line["time"] for line in said if "time" in line]
+    times = [line["time"] for line in printed if "time" in line]
     assert times == sorted(set(times))
-    assert sorted(findings(said)) == sorted(set(findings(said)))
+    assert sorted(findings(printed)) == sorted(set(findings(printed)))
     assert len(list((ring.cache / "data" / "watched").iterdir())) == 1
 
 
@@ -180,13 +182,13 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_one_watch_keeps_a_place_and_others_have_their_own(cache: Path, tmp_path: Path) -> None:
-    one = place(tmp_path)
+    checkpoint = place(tmp_path)
     with pytest.raises(FolderWatchedError, match="watches it in the same way"):
         place(tmp_path)
     place(tmp_path, way="screen").close()
     (tmp_path / "other").mkdir()
     place(tmp_path / "other").close()
-    one.close()
+    checkpoint.close()
     place(tmp_path).close()
 
 
@@ -194,12 +196,12 @@ def test_lines_that_may_have_come_are_told_from_those_that_did(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Into a pipe nobody knows how far they came: they are written again, and counted."""
-    one = place(tmp_path)
+    checkpoint = place(tmp_path)
     with monkeypatch.context() as patched:
         patched.setattr(places, "_put_out", lambda data: 1 // 0)
         with pytest.raises(ZeroDivisionError):
-            one.tell(["first", "second"], 7, {("code", ("client_id", "a")): 5})
-    one.close()
+            checkpoint.tell(["first", "second"], 7, {("code", ("client_id", "a")): 5})
+    checkpoint.close()
     again = place(tmp_path)
     assert (again.second, again.findings, again.known) == (7, {("code", ("client_id", "a")): 5}, True)
     monkeypatch.setattr(places, "_out", lambda: None)
@@ -214,12 +216,12 @@ def test_lines_that_may_have_come_are_told_from_those_that_did(
 
 
 def test_what_is_damaged_or_of_another_version_is_told(cache: Path, tmp_path: Path) -> None:
-    one = place(tmp_path)
-    one.tell([], 7, {}, (3, 7))
-    one.close()
-    [kept] = (cache / "data" / "watched").iterdir()
+    checkpoint = place(tmp_path)
+    checkpoint.tell([], 7, {}, (3, 7))
+    checkpoint.close()
+    [folder] = (cache / "data" / "watched").iterdir()
     for name in ("told", "snapshot"):
-        (kept / name).write_bytes(b"[]")
+        (folder / name).write_bytes(b"[]")
         with pytest.raises(CheckpointError, match="the watch before it") as raised:
             place(tmp_path)
         assert "--from-start" in raised.value.hint
@@ -230,10 +232,15 @@ def test_how_packets_are_divided_into_windows_changes_no_second(tmp_path: Path) 
     from analyzer.live.watch_session import WatchSession
     from captures.files import capture_points
 
-    found = []
+    results = []
     for window_bytes in (4096, 65_536, 1 << 20):
         settings = ReadOptions(window_bytes=window_bytes).settings()
         session = WatchSession(capture_points([str(SAMPLE)])[0], settings, None, None, telling=True, find=False)
         session.run()
-        found.append([(one.time_ns, one.exchanges, one.errors, one.bytes, one.lines) for one in session.counts.told])
-    assert found[0] == found[1] == found[2]
+        results.append(
+            [
+                (moment.time_ns, moment.exchanges, moment.errors, moment.bytes, moment.lines)
+                for moment in session.counts.told
+            ]
+        )
+    assert results[0] == results[1] == results[2]

@@ -1,4 +1,4 @@
-"""`kwire analyze FOLDER --follow`: after each step the dataset is what one pass over all files so far gives.
+"""Test `kwire analyze FOLDER --follow`: each step leaves the dataset of one pass over all files so far.
 
 `python -m tests.bench.follow` kills the command twenty times at random while files grow and rotate.
 
@@ -45,7 +45,7 @@ def parts(tmp_path: Path) -> list[Path]:
 
 @pytest.fixture
 def ring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder that is followed; what is newest there is always looked at."""
+    """The folder that is followed; its newest files are always read."""
     monkeypatch.setattr(follow, "FRESH_SECONDS", -1.0)
     (tmp_path / "ring").mkdir()
     return tmp_path / "ring"
@@ -86,24 +86,24 @@ def is_one_pass(ring: Path, findings: bool = True) -> None:
 def test_each_step_is_one_pass_over_all_files_so_far(ring: Path, parts: list[Path]) -> None:
     for place, part in enumerate(parts):
         shutil.move(part, ring)
-        one = follower(ring)  # who follows knows what the dataset says, and nothing else
-        assert one.step()
+        following = follower(ring)  # a new follower knows only what is in the dataset
+        assert following.step()
         if place % 2:
             is_one_pass(ring, findings=place < 2)
-    assert not one.step()
+    assert not following.step()
     assert follower(ring).step(last=True)
     is_one_pass(ring)
 
 
 def test_the_newest_file_may_grow(ring: Path, parts: list[Path]) -> None:
-    one = follower(ring)
+    following = follower(ring)
     data = parts[0].read_bytes()
     for size in (24, len(data) // 2, len(data)):  # its header alone; up to the middle of a packet; all
         (ring / "a.pcap").write_bytes(data[:size])
-        assert one.step() == (size > 24)
+        assert following.step() == (size > 24)
     is_one_pass(ring)
     shutil.copy(parts[1], ring / "b.pcap")
-    one.step(last=True)
+    following.step(last=True)
     is_one_pass(ring)
 
 
@@ -118,25 +118,25 @@ def test_a_file_that_is_packed_or_renamed_is_not_read_again(ring: Path, parts: l
     for part in parts[3:]:
         shutil.move(part, ring)
     (ring / f"{parts[3].name}.gz").write_bytes(gzip.compress((ring / parts[3].name).read_bytes())[:-20])  # being packed
-    one = follower(ring)
-    one.step()
-    assert one.result is not None
-    assert [file["name"] for file in one.result.captures[0]["files"]] == [part.name for part in parts]
+    following = follower(ring)
+    following.step()
+    assert following.result is not None
+    assert [file["name"] for file in following.result.captures[0]["files"]] == [part.name for part in parts]
     renamed = ring / "another-name.pcap"
     (ring / "another-name.pcap.gz").write_bytes(gzip.compress(renamed.read_bytes()))
     renamed.unlink()
     again = follower(ring)
     again.step(last=True)
     assert again.result is not None
-    assert again.result.captures[0]["files"] == one.result.captures[0]["files"]
+    assert again.result.captures[0]["files"] == following.result.captures[0]["files"]
 
 
 def test_what_another_process_changed_is_not_added_to(ring: Path, parts: list[Path]) -> None:
     shutil.move(parts[0], ring)
-    one, other = follower(ring), follower(ring)
-    one.step()
+    first, second = follower(ring), follower(ring)
+    first.step()
     with pytest.raises(DatasetError, match="another process"):
-        other.step()
+        second.step()
 
 
 def test_a_dataset_of_another_kind_is_left_alone(ring: Path, parts: list[Path]) -> None:

@@ -1,4 +1,4 @@
-"""What happens now, in numbers, against the rows that `kwire analyze` makes of the same capture.
+"""Compare live counts with the rows of `kwire analyze` of the same capture.
 
 (proves: analyzer/live/live_counts.py, analyzer/live/watch_session.py)
 """
@@ -25,7 +25,7 @@ NAMES = ("txn-librdkafka-4.3", "client-kafkajs-3.9", "sasl-librdkafka-4.3")
 
 
 def session_of(path: Path, filter: str | None = None, window_bytes: int = 16_384, **more: Any) -> WatchSession:
-    """A capture watched to its end."""
+    """Watch a capture to its end."""
     settings = ReadOptions(window_bytes=window_bytes).settings(keep_messages=True)
     session = WatchSession(capture_points([str(path)])[0], settings, None, parsed(filter), telling=True, **more)
     session.run()
@@ -33,45 +33,45 @@ def session_of(path: Path, filter: str | None = None, window_bytes: int = 16_384
 
 
 def rows_of(path: Path, **options: Any) -> list[dict[str, Any]]:
-    return [one.row for one in analyzer.exchanges(path, bodies=False, **options)]
+    return [exchange.row for exchange in analyzer.exchanges(path, bodies=False, **options)]
 
 
 def failed(row: dict[str, Any]) -> bool:
     return bool(row["error_code"]) or (row["response_end"] is None and row["acks"] != 0)
 
 
-def lines(told: list[Moment]) -> dict[tuple[str, str], list[float]]:
-    found: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0, 0])
-    for moment in told:
+def lines(moments: list[Moment]) -> dict[tuple[str, str], list[float]]:
+    rates: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0, 0])
+    for moment in moments:
         for line in moment.lines:
-            found[line.api, line.broker][0] += line.rate
-            found[line.api, line.broker][1] += line.error_rate
-    return found
+            rates[line.api, line.broker][0] += line.rate
+            rates[line.api, line.broker][1] += line.error_rate
+    return rates
 
 
 @pytest.mark.parametrize(("name", "window_bytes"), [(NAMES[0], 4096), *((name, 1 << 20) for name in NAMES)])
 def test_every_exchange_is_in_one_second(name: str, window_bytes: int) -> None:
     path = SAMPLES / name / "capture.pcap"
     rows = rows_of(path)
-    told = list(session_of(path, window_bytes=window_bytes, find=False).counts.told)
+    moments = list(session_of(path, window_bytes=window_bytes, find=False).counts.told)
     expected: Counter[tuple[str, str]] = Counter()
     errors: Counter[tuple[str, str]] = Counter()
     for row in rows:
         broker = row["connection"].split("-")[1].split("#")[0]
         expected[row["api"] or "?", broker] += 1
         errors[row["api"] or "?", broker] += failed(row)
-    assert {key: (round(a), round(b)) for key, (a, b) in lines(told).items()} == {
+    assert {key: (round(a), round(b)) for key, (a, b) in lines(moments).items()} == {
         key: (count, errors[key]) for key, count in expected.items()
     }
-    assert sum(moment.exchanges for moment in told) == len(rows)
-    assert sum(moment.bytes for moment in told) == sum(
+    assert sum(moment.exchanges for moment in moments) == len(rows)
+    assert sum(moment.bytes for moment in moments) == sum(
         (row["request_bytes"] or 0) + (row["response_bytes"] or 0) for row in rows
     )
     clients: Counter[str] = Counter()
-    for moment in told:
+    for moment in moments:
         clients.update({client: round(rate) for client, rate, _ in moment.clients})
     assert clients == Counter(row["client_id"] or "" for row in rows)
-    seconds = [moment.time_ns for moment in told]
+    seconds = [moment.time_ns for moment in moments]
     assert seconds == list(range(seconds[0], seconds[-1] + 1, 10**9))
 
 
@@ -79,17 +79,17 @@ def test_seconds_hold_what_was_answered_in_them() -> None:
     path = SAMPLES / "txn-librdkafka-4.3" / "capture.pcap"
     rows = [row for row in rows_of(path) if row["response_end"] is not None]
     expected = Counter(int(row["response_end"].timestamp()) for row in rows)
-    told = {moment.time_ns // 10**9: moment.exchanges for moment in session_of(path, find=False).counts.told}
+    counts = {moment.time_ns // 10**9: moment.exchanges for moment in session_of(path, find=False).counts.told}
     late = len(rows_of(path)) - len(rows)
-    assert sum(abs(told.get(second, 0) - count) for second, count in expected.items()) <= late
+    assert sum(abs(counts.get(second, 0) - count) for second, count in expected.items()) <= late
     assert late <= 3
 
 
 @pytest.mark.parametrize("filter", ["error is not null", "request.topics.name == 'tx-in'"])
 def test_a_filter_limits_what_is_counted(filter: str) -> None:
     path = SAMPLES / "txn-librdkafka-4.3" / "capture.pcap"
-    told = session_of(path, filter).counts.told
-    assert sum(moment.exchanges for moment in told) == len(rows_of(path, filter=filter)) > 0
+    moments = session_of(path, filter).counts.told
+    assert sum(moment.exchanges for moment in moments) == len(rows_of(path, filter=filter)) > 0
 
 
 def test_percentiles_are_right_within_five_percent() -> None:
@@ -97,9 +97,9 @@ def test_percentiles_are_right_within_five_percent() -> None:
     histogram = np.bincount(bucket(durations), minlength=1)
     for share in (0.01, 0.5, 0.9, 0.99, 1.0):
         exact = np.sort(durations)[max(0, int(np.ceil(share * len(durations))) - 1)]
-        found = quantile(histogram, share)
-        assert found is not None
-        assert abs(found - exact) <= max(1, 0.05 * exact)
+        estimate = quantile(histogram, share)
+        assert estimate is not None
+        assert abs(estimate - exact) <= max(1, 0.05 * exact)
     assert quantile(np.zeros(5, np.int64), 0.5) is None
     assert quantile(np.bincount(bucket(np.array([0, 0]))), 0.5) == 1
     assert bucket(np.array([1 << 62])).tolist() == [42 * live_counts.STEPS - 1]
@@ -110,9 +110,11 @@ def test_what_was_held_on_purpose_is_told_apart() -> None:
     path = SAMPLES / "txn-librdkafka-4.3" / "capture.pcap"
     rows = [row for row in rows_of(path) if row["api"] == "Fetch" and row["hold_us"]]
     slowest = max(row["latency_us"] - row["hold_us"] for row in rows)
-    told = [line for moment in session_of(path, find=False).counts.told for line in moment.lines if line.api == "Fetch"]
-    assert max(line.held_p50_us or 0 for line in told) > 400_000
-    assert max(line.p99_us or 0 for line in told) <= max(1.05 * slowest, 400_000)
+    fetches = [
+        line for moment in session_of(path, find=False).counts.told for line in moment.lines if line.api == "Fetch"
+    ]
+    assert max(line.held_p50_us or 0 for line in fetches) > 400_000
+    assert max(line.p99_us or 0 for line in fetches) <= max(1.05 * slowest, 400_000)
 
 
 def test_groups_in_rebalance_are_those_that_joined_and_have_no_assignment_yet() -> None:
@@ -135,11 +137,11 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kinds beyond the bound are one kind; nothing is lost."""
     monkeypatch.setattr(live_counts, "MOST", 2)
     path = SAMPLES / "txn-librdkafka-4.3" / "capture.pcap"
-    told = session_of(path, find=False).counts.told
-    assert sum(moment.exchanges for moment in told) == 188
-    assert max(len(moment.lines) for moment in told) <= 3
-    assert any(line.broker == live_counts.OTHERS for moment in told for line in moment.lines)
-    assert max(moment.client_count for moment in told) <= 3
+    moments = session_of(path, find=False).counts.told
+    assert sum(moment.exchanges for moment in moments) == 188
+    assert max(len(moment.lines) for moment in moments) <= 3
+    assert any(line.broker == live_counts.OTHERS for moment in moments for line in moment.lines)
+    assert max(moment.client_count for moment in moments) <= 3
 
 
 def test_old_seconds_are_forgotten() -> None:
@@ -157,23 +159,23 @@ def test_old_seconds_are_forgotten() -> None:
 
 
 def test_findings_are_those_of_a_dataset_and_told_once() -> None:
-    """A capture that is one lap long."""
+    """The capture is one window of evaluation long."""
     from analyzer.live.evaluation_windows import _OF_THE_WHOLE
 
     path = SAMPLES / "txn-librdkafka-4.3" / "capture.pcap"
     session = session_of(path)
-    found = [(row["code"], row["text"]) for row in session.findings]
+    findings = [(row["code"], row["text"]) for row in session.findings]
     expected = [(row["code"], row["text"]) for row in analyzer.analyze(path).findings.to_pylist()]
-    assert found
-    assert found == [one for one in expected if one[0] not in _OF_THE_WHOLE and one in found]
-    assert len(set(found)) == len(found)
+    assert findings
+    assert findings == [finding for finding in expected if finding[0] not in _OF_THE_WHOLE and finding in findings]
+    assert len(set(findings)) == len(findings)
 
 
 def test_an_exchange_of_each_kind_is_kept_to_look_into() -> None:
     session = session_of(SAMPLES / "txn-librdkafka-4.3" / "capture.pcap", find=False, window_bytes=1 << 20)
     apis = {example.row["api"] for example in session.examples.values()}
     assert {"Produce", "Fetch", "EndTxn", "AddPartitionsToTxn"} <= apis
-    (produce,) = [one for one in session.examples.values() if one.row["api"] == "AddPartitionsToTxn"]
+    (produce,) = [example for example in session.examples.values() if example.row["api"] == "AddPartitionsToTxn"]
     assert produce.row["error_code"], "one that failed, where there is one"
     assert produce.request is not None
     assert produce.response is not None

@@ -1,4 +1,4 @@
-"""`kwire record` as a user runs it: what is sent on an interface is in the file, however it ends.
+"""Test `kwire record` as a user runs it: packets of an interface are in the file, however the command ends.
 
 (proves: analyzer/live/record.py, analyzer/live/startup.py, analyzer/live/preparation.py,
 analyzer/options/values.py, analyzer/live/stop_conditions.py)
@@ -39,7 +39,7 @@ def test_a_signal_ends_it_well_and_all_that_came_is_kept(number: int, wire: Wire
         wire.send(FRAMES)
         assert recording.end(number) == 0
     assert frames_of(path) == FRAMES
-    assert recording.said[-1] == f"kwire: {len(FRAMES)} packets, 0.1 MB; none dropped\n"
+    assert recording.stderr_lines[-1] == f"kwire: {len(FRAMES)} packets, 0.1 MB; none dropped\n"
     assert json.loads((tmp_path / "a.pcap.stats.json").read_text())["packets"] == len(FRAMES)
 
 
@@ -52,9 +52,9 @@ def test_a_killed_one_leaves_a_file_that_can_be_read(wire: Wire, tmp_path: Path)
         recording.process.kill()
         recording.wait()
     assert frames_of(path) == FRAMES
-    found = analyzer.analyze(path)
-    assert not [note for note in found.notes if "ends" in note]
-    assert found.captures[0]["packets"]["dropped_by_capture"] == 0
+    result = analyzer.analyze(path)
+    assert not [note for note in result.notes if "ends" in note]
+    assert result.captures[0]["packets"]["dropped_by_capture"] == 0
 
 
 def test_it_ends_by_itself_after_a_time(wire: Wire, tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_it_ends_by_itself_after_a_time(wire: Wire, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["--for", "SIGINT", "SIGTERM"])
 def test_it_ends_while_packets_keep_coming(how: str, wire: Wire, tmp_path: Path) -> None:
-    """Each few milliseconds one, until it has ended (or for as long as no test should take)."""
+    """Send a packet every few milliseconds until it has ended, or the limit of the test is reached."""
     path, begun, ended = tmp_path / "a.pcap", threading.Event(), threading.Event()
     limit = time.monotonic() + SECONDS / 2
     sent = before = 0
@@ -92,10 +92,10 @@ def test_it_ends_while_packets_keep_coming(how: str, wire: Wire, tmp_path: Path)
         finally:
             ended.set()
             sending.join()
-    kept = frames_of(path)
-    assert kept == FRAMES[:1] * len(kept)
-    assert len(kept) >= before
-    assert f"kwire: {len(kept)} packets" in recording.said[-1]
+    frames = frames_of(path)
+    assert frames == FRAMES[:1] * len(frames)
+    assert len(frames) >= before
+    assert f"kwire: {len(frames)} packets" in recording.stderr_lines[-1]
 
 
 def test_a_row_of_files_is_bounded(wire: Wire, tmp_path: Path) -> None:
@@ -105,9 +105,9 @@ def test_a_row_of_files_is_bounded(wire: Wire, tmp_path: Path) -> None:
         assert recording.end() == 0
     files = sorted((tmp_path / "row").glob("*.pcap"))
     assert len(files) == 2
-    kept = [frame for path in files for frame in frames_of(path)]
-    assert kept == FRAMES[-len(kept) :]
-    assert "files; none dropped" in recording.said[-1]
+    frames = [frame for path in files for frame in frames_of(path)]
+    assert frames == FRAMES[-len(frames) :]
+    assert "files; none dropped" in recording.stderr_lines[-1]
 
 
 def test_another_command_reads_it_as_it_is_captured(wire: Wire) -> None:
@@ -129,7 +129,7 @@ def test_another_command_reads_it_as_it_is_captured(wire: Wire) -> None:
 
 
 def test_lost_packets_are_said_and_no_failure(wire: Wire, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nobody takes them until all have come, and there is room for half of them."""
+    """Nothing reads the queue until all packets have come, and it has room for half of them."""
     from analyzer.cli import parser
     from captures.live import capture_queue, taps
 
@@ -154,12 +154,12 @@ def test_lost_packets_are_said_and_no_failure(wire: Wire, tmp_path: Path, monkey
     monkeypatch.setattr(capture_queue.CaptureQueue, "__init__", small)
     path = tmp_path / "a.pcapng"
     assert parser.main(["record", "-i", wire.name, "-o", str(path)]) == 0
-    said = json.loads((tmp_path / "a.pcapng.stats.json").read_text())
-    assert 0 < said["dropped_by_kwire"] < len(FRAMES)
-    assert said["packets"] + said["dropped_by_kwire"] == len(FRAMES)
-    found = analyzer.analyze(path)
-    assert found.captures[0]["packets"]["dropped_by_capture"] == said["dropped"]
-    assert "capture-lost-packets" in found.findings.column("code").to_pylist()
+    statistics = json.loads((tmp_path / "a.pcapng.stats.json").read_text())
+    assert 0 < statistics["dropped_by_kwire"] < len(FRAMES)
+    assert statistics["packets"] + statistics["dropped_by_kwire"] == len(FRAMES)
+    result = analyzer.analyze(path)
+    assert result.captures[0]["packets"]["dropped_by_capture"] == statistics["dropped"]
+    assert "capture-lost-packets" in result.findings.column("code").to_pylist()
 
 
 @pytest.mark.parametrize(
@@ -194,14 +194,14 @@ sys.exit(main(["record", "-i", {wire.name!r}, "-o", {str(tmp_path / "a.pcap")!r}
         assert recording.stderr is not None
         assert "capturing on" in recording.stderr.readline()
         wire.send(FRAMES)
-        said = [line for line in recording.stderr if not line.startswith(" ")]
+        lines = [line for line in recording.stderr if not line.startswith(" ")]
         assert recording.wait() == 2
-    kept = frames_of(tmp_path / "a.pcap")
-    assert kept == FRAMES[: len(kept)]
-    assert len(kept) > 100
-    assert said[0] == f"kwire: {tmp_path}/a.pcap: cannot be written: File too large; {len(kept)} packets are kept\n"
-    assert said[1].startswith("hint: free some space")
-    assert len(said) == 2
+    frames = frames_of(tmp_path / "a.pcap")
+    assert frames == FRAMES[: len(frames)]
+    assert len(frames) > 100
+    assert lines[0] == f"kwire: {tmp_path}/a.pcap: cannot be written: File too large; {len(frames)} packets are kept\n"
+    assert lines[1].startswith("hint: free some space")
+    assert len(lines) == 2
 
 
 @pytest.mark.parametrize(

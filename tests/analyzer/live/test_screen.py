@@ -1,4 +1,4 @@
-"""What the screen of `kwire watch` shows, and what its keys change, without a terminal.
+"""Test the screen of `kwire watch` and its keys, without a terminal.
 
 (proves: analyzer/live/screen.py)
 """

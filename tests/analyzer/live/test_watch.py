@@ -1,4 +1,4 @@
-"""`kwire watch` as a user runs it: on an interface, a folder that grows, a pipe; lines of JSON, and the screen.
+"""Test `kwire watch` as a user runs it: an interface, a growing folder, a pipe; lines of JSON, and the screen.
 
 (proves: analyzer/live/watch.py, analyzer/live/screen.py, analyzer/live/evaluation_windows.py)
 """
@@ -32,27 +32,27 @@ def packed(begin: int, end: int) -> bytes:
     return pcap(RECORDS[begin:end], nanoseconds=True)[24:]
 
 
-def exchanges_in(said: list[dict[str, Any]]) -> float:
-    return float(sum(line["exchanges"] for line in said if "exchanges" in line))
+def exchanges_in(printed: list[dict[str, Any]]) -> float:
+    return float(sum(line["exchanges"] for line in printed if "exchanges" in line))
 
 
 def lines_until(watching: Running, count: int) -> list[dict[str, Any]]:
-    """Lines of JSON until so many exchanges were told."""
+    """Read lines of JSON until they count so many exchanges."""
     assert watching.process.stdout is not None
-    said: list[dict[str, Any]] = []
-    while exchanges_in(said) < count:
+    printed: list[dict[str, Any]] = []
+    while exchanges_in(printed) < count:
         line = watching.process.stdout.readline()
         assert line, "it ended"
-        said.append(json.loads(line))
-    return said
+        printed.append(json.loads(line))
+    return printed
 
 
 def test_a_pipe_as_lines_of_json() -> None:
     with open(SAMPLE, "rb") as file:
         done = subprocess.run([*KWIRE, "watch", "-"], cwd=ROOT, stdin=file, capture_output=True, text=True, check=True)
-    said = [json.loads(line) for line in done.stdout.splitlines()]
-    assert exchanges_in(said) == ALL
-    seconds = [line for line in said if "time" in line]
+    printed = [json.loads(line) for line in done.stdout.splitlines()]
+    assert exchanges_in(printed) == ALL
+    seconds = [line for line in printed if "time" in line]
     assert set(seconds[0]) == {
         "time",
         "exchanges",
@@ -64,7 +64,7 @@ def test_a_pipe_as_lines_of_json() -> None:
         "rebalancing",
     }
     assert seconds[0]["time"] == "2026-11-21T01:49:14.000000Z"
-    assert [line["finding"]["code"] for line in said if "finding" in line]
+    assert [line["finding"]["code"] for line in printed if "finding" in line]
 
 
 def test_a_capture_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,13 +76,13 @@ def test_a_capture_once(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_interface_until_it_is_ended(wire: Wire) -> None:
     with capturing("watch", "-i", wire.name, stdout=subprocess.PIPE) as watching:
         wire.send(record.data for record in RECORDS)
-        said = lines_until(watching, ALL - 3)  # some are answered by the end alone
+        printed = lines_until(watching, ALL - 3)  # some are answered by the end alone
         watching.process.send_signal(signal.SIGINT)
         assert watching.process.stdout is not None
-        said += [json.loads(line) for line in watching.process.stdout]
+        printed += [json.loads(line) for line in watching.process.stdout]
         assert watching.wait() == 0
-    assert exchanges_in(said) == ALL
-    assert all(line["dropped"] == 0 for line in said if "dropped" in line)
+    assert exchanges_in(printed) == ALL
+    assert all(line["dropped"] == 0 for line in printed if "dropped" in line)
 
 
 def test_a_folder_that_grows_from_its_oldest_file(tmp_path: Path) -> None:
@@ -90,26 +90,26 @@ def test_a_folder_that_grows_from_its_oldest_file(tmp_path: Path) -> None:
     (tmp_path / "a.pcap").write_bytes(HEAD + packed(100, 300))
     with running("watch", tmp_path, "--from-start", stdout=subprocess.PIPE) as watching:
         watching.wait_for("begins at the oldest of 2 files, b.pcap")
-        said = lines_until(watching, 20)
+        printed = lines_until(watching, 20)
         with open(tmp_path / "c.pcap", "wb", buffering=0) as file:
             file.write(HEAD + packed(300, 500))
-            said += lines_until(watching, 20)
+            printed += lines_until(watching, 20)
             file.write(packed(500, len(RECORDS)))
-        said += lines_until(watching, 10)
+        printed += lines_until(watching, 10)
         watching.process.send_signal(signal.SIGTERM)
         assert watching.process.stdout is not None
-        said += [json.loads(line) for line in watching.process.stdout]
+        printed += [json.loads(line) for line in watching.process.stdout]
         assert watching.wait() == 0
-    assert exchanges_in(said) <= ALL
-    assert exchanges_in(said) > 100
+    assert exchanges_in(printed) <= ALL
+    assert exchanges_in(printed) > 100
 
 
 @pytest.mark.parametrize("source", ["interface", "capture", "folder"])
 def test_names_beyond_a_bound_begin_anew_and_exchanges_go_on(
     source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A day of clients with ids of their own must not fill the memory: every packet is read, and of exchanges only
-    those are missing that were on their way when an engine was replaced."""
+    """A day of clients with ids of their own must not fill the memory: every packet is read, and only exchanges that
+    were in flight when an engine was replaced are missing."""
     from analyzer.live import watch_session as module
     from analyzer.pipeline.read_options import ReadOptions
     from captures.files import CapturePoint
@@ -137,9 +137,9 @@ def test_names_beyond_a_bound_begin_anew_and_exchanges_go_on(
 
     watched.after = seen
     watched.run()
-    told = sum(moment.exchanges for moment in watched.counts.told)
+    exchanges = sum(moment.exchanges for moment in watched.counts.told)
     assert watched.renewals >= 1
-    assert ALL / 2 < told == watched.exchanges
+    assert ALL / 2 < exchanges == watched.exchanges
     assert watched.engine.reader.counts["packets"] == len(RECORDS)
 
 

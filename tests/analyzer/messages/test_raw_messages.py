@@ -1,4 +1,4 @@
-"""Raw messages by the million, a column at a time, and one by one.
+"""Compare raw messages read a column at a time with those read one by one.
 
 (proves: analyzer/messages/raw_messages.py, `Window.raw`)
 """
@@ -25,13 +25,13 @@ FOLDERS = sorted(path.parent for path in SAMPLES.glob("*/truth.json"))
 
 
 def rows(folder: Path, **how: Any) -> list[dict[str, Any]]:
-    paths = [str(one) for one in capture_files(folder)]
-    found = analyzer.analyze(paths, rotated=True, keep_bytes=True, **how)
-    return list(found.tables["messages"].to_pylist())
+    paths = [str(path) for path in capture_files(folder)]
+    result = analyzer.analyze(paths, rotated=True, keep_bytes=True, **how)
+    return list(result.tables["messages"].to_pylist())
 
 
-def by_place(found: list[dict[str, Any]]) -> list[tuple[str, ...]]:
-    return sorted(tuple(map(str, row.values())) for row in found)
+def by_place(messages: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+    return sorted(tuple(map(str, row.values())) for row in messages)
 
 
 @pytest.mark.parametrize("secrets", [False, True])
@@ -46,8 +46,8 @@ def test_each_message_is_what_it_is_by_itself(folder: Path, secrets: bool, monke
 
 
 def test_records_with_secrets_are_overwritten_in_whole_windows(tmp_path: Path) -> None:
-    """A controller's Fetch between answers that have what looks like it."""
-    asked = {
+    """A controller's Fetch between answers that look like it."""
+    fetch = {
         "maxWaitMs": 500,
         "minBytes": 1,
         "maxBytes": 1000,
@@ -61,18 +61,18 @@ def test_records_with_secrets_are_overwritten_in_whole_windows(tmp_path: Path) -
     answer = scram_fetch()
     others = [heartbeat_answer(number) for number in (2, 3)]
     number = int.from_bytes(answer[:4], "big")
-    asking = [heartbeat(2), request(FETCH, 17, number, asked), heartbeat(3)]
+    asking = [heartbeat(2), request(FETCH, 17, number, fetch), heartbeat(3)]
     writes = [
         write
-        for ask, told in zip(asking, [others[0], framed(answer), others[1]], strict=True)
-        for write in (Write(TO_BROKER, ask), Write(TO_CLIENT, told))
+        for message, reply in zip(asking, [others[0], framed(answer), others[1]], strict=True)
+        for write in (Write(TO_BROKER, message), Write(TO_CLIENT, reply))
     ]
     path = tmp_path / "controller.pcap"
     path.write_bytes(pcap(rendered(converse(writes))))
     for secrets in (False, True):
-        found = analyzer.analyze(path, keep_bytes=True, keep_secrets=secrets).tables["messages"].to_pylist()
-        answers = [row["bytes"] for row in found if row["direction"] == "response"]
-        assert [len(one) for one in answers] == [len(others[0]), len(answer) + 4, len(others[1])]
+        messages = analyzer.analyze(path, keep_bytes=True, keep_secrets=secrets).tables["messages"].to_pylist()
+        answers = [row["bytes"] for row in messages if row["direction"] == "response"]
+        assert [len(content) for content in answers] == [len(others[0]), len(answer) + 4, len(others[1])]
         assert [answers[0], answers[2]] == others
         assert b"604800000" in answers[1]  # only secrets are overwritten
         assert [secret in answers[1] for secret in SECRETS] == [secrets] * len(SECRETS)
@@ -84,6 +84,6 @@ def test_what_may_be_records_with_secrets_is_looked_into_wherever_it_begins() ->
     named = b"__cluster_metadata"
     content = [b"", marker, bytes(range(40)), named, bytes(64), b"yyy" + parts[0], parts[1], b"", marker]
     data = bytearray().join(content)
-    ends = np.cumsum([len(one) for one in content])
-    found = set(raw_messages._with_markers(data, ends))
-    assert {1, 3, 8} <= found <= {1, 3, 4, 5, 8}
+    ends = np.cumsum([len(part) for part in content])
+    positions = set(raw_messages._with_markers(data, ends))
+    assert {1, 3, 8} <= positions <= {1, 3, 4, 5, 8}

@@ -1,4 +1,4 @@
-"""A capture point by connection: what shares give becomes, row for row, what one reader gives. No Spark is needed.
+"""Read a capture point in shares of its connections: merged, they give the rows of one reader (without Spark).
 
 (proves: analyzer/pipeline/shares.py, analyzer/bulk/facts.py, analyzer/bulk/wire_format.py)
 """
@@ -37,7 +37,7 @@ WANTED: dict[str, dict[str, Any]] = {
 def test_shares_become_what_one_reader_gives(
     sample: str, count: int, at_once: int, wanted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`at_once`: bytes of ranges that are put in order together: all, none, some."""
+    """`at_once`: bytes of ranges that are sorted together: all, none, some."""
     monkeypatch.setattr(shares, "_AT_ONCE_BYTES", at_once)
     capture = str(capture_files(SAMPLES / sample)[0])
     [point] = capture_points([capture], False)
@@ -47,29 +47,35 @@ def test_shares_become_what_one_reader_gives(
     topics: dict[str, str] = {}
     for part in parted if choice.asks_names else ():
         topics |= shares.topic_names_of_share(point, settings, part)
-    made = [
+    results = [
         shares.share(point, settings, choice, part, 100, tmp_path / "pieces" / str(part.number), topics=topics)
         for part in parted
     ]
-    assert made[0].ranges > 2
-    rows, facts = shares.by_range(made)
+    assert results[0].ranges > 2
+    rows, facts = shares.by_range(results)
     parts, small = Parts(tmp_path, "rows"), Parts(tmp_path, "facts")
-    read, names, more = shares.take_facts(facts, made, point, choice, small, tmp_path / "decided")
-    files = shares.merge(point, made[0].files, rows, parts, tmp_path / "decided")
-    found = {entry["table"]: pq.read_table(tmp_path / entry["path"], partitioning=None) for entry in [*files, *more]}
+    read, names, more = shares.take_facts(facts, results, point, choice, small, tmp_path / "decided")
+    files = shares.merge(point, results[0].files, rows, parts, tmp_path / "decided")
+    tables_read = {
+        entry["table"]: pq.read_table(tmp_path / entry["path"], partitioning=None) for entry in [*files, *more]
+    }
     expected = analyzer.analyze(capture, keep_bytes=True, **WANTED[wanted])
     assert (len(expected.tables["exchanges"]) > 0) == (wanted != "nothing")
     assert {*names, "findings"} == set(expected.tables)
-    told = joined([read])
-    found["findings"] = findings_of(told, found)
+    joined_result = joined([read])
+    tables_read["findings"] = findings_of(joined_result, tables_read)
     for name, table in expected.tables.items():
-        rows_found = found.pop(name, table.schema.empty_table()).cast(table.schema)
+        rows_found = tables_read.pop(name, table.schema.empty_table()).cast(table.schema)
         assert len(rows_found) == len(table), name
         different = [column for column in table.column_names if not _same(rows_found, table, column)]
         assert not different, name
-    assert not found
-    assert told.summary == expected.summary
-    assert (told.coverage, told.notes, told.captures) == (expected.coverage, expected.notes, expected.captures)
+    assert not tables_read
+    assert joined_result.summary == expected.summary
+    assert (joined_result.coverage, joined_result.notes, joined_result.captures) == (
+        expected.coverage,
+        expected.notes,
+        expected.captures,
+    )
 
 
 def _same(left: pa.Table, right: pa.Table, column: str) -> bool:
