@@ -328,7 +328,7 @@ def _is_possible(data: bytes, row: list[int]) -> bool:
     """Whether a batch that is cut off may be one: all numbers of its header that are there are possible."""
     magic = row[b.B_MAGIC] if len(data) > 16 else 0
     numbers = ((0, 8, -1, 1 << 48), (8, 4, b.SMALLEST, _LARGEST), *_HEADERS.get(magic, ((16, 1, 1, 0),)))
-    if not all(_within(data[at : at + size], *limits, size) for at, size, *limits in numbers):
+    if not all(_within(data[at : at + size], least, most, size) for at, size, least, most in numbers):
         return False
     attributes = data[21:23] if magic == 2 else data[17:18]
     if attributes and attributes[-1] & b.CODEC_MASK > b.ZSTD:
