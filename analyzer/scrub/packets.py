@@ -62,6 +62,7 @@ _UNTYPED: Final = {
     MPLS_LABELS: (0, 0x8847),
 }
 """Bytes of the link headers that do not say what follows, and what follows (0: a SNAP header)."""
+_SHORT_LINK: Final = 14  # Ethernet's header, and no more
 _MOST_PPP: Final = 5
 _VLANS: Final = (0x8100, 0x88A8, 0x9100, 0x9200)
 _FRAME_TYPES: Final = (0x0800, 0x86DD, 0x8100, 0x88A8, 0x8847, 0x8848)  # captures.links.is_ethertype
@@ -81,10 +82,11 @@ def checksum(data: bytes) -> int:
 
 
 class Packets:
-    """Makes packets anew. `kinds`: how many of each IP protocol that is no TCP had content, by name."""
+    """Makes packets anew. `replaced`: is given what of a packet, its TCP payload apart, becomes something else."""
 
-    def __init__(self, addresses: Addresses) -> None:
-        self._addresses = addresses
+    def __init__(self, addresses: Addresses, replaced: Callable[[bytes], object] = len) -> None:
+        self.addresses = addresses
+        self._replaced = replaced
 
     def clean(self, data: bytes, row: list[int], payload: Payload | None) -> bytes:
         """A captured packet: `row` is one of `dissect`, `data` its bytes; `payload` gives what becomes of TCP's."""
@@ -99,15 +101,20 @@ class Packets:
             frame, link, ip, transport, ip_end, protocol, version = row[place : place + d.LAYER_COLUMNS]
             frame, ip, transport, ip_end = frame - base, ip - base, transport - base, ip_end - base
             if tunnel is not None:
+                self._replaced(data[start:frame])
                 self._tunnel(data, out, start, frame, tunnel)
+            if ip - frame > _SHORT_LINK:
+                self._replaced(data[frame:ip])
             self._link(data, out, frame, ip, link)
             self._ip(data, out, ip, transport, version)
             after.append((ip, transport, min(ip_end, len(data)), protocol, version))
             start, tunnel = transport, protocol
         if not depth:
+            self._replaced(data)
             self._alone(data, out, row[d.FIRST_LAYER + d.LINK_TYPE])
             return bytes(out)
         ip, transport, end, protocol, version = after[-1]
+        self._replaced(data[end:] if protocol == TCP and row[d.KIND] == TCP else data[transport + 8 :])
         if protocol == TCP and row[d.KIND] == TCP:
             self._tcp(data, out, ip, transport, end, version, payload, whole)
         elif protocol == UDP and transport + 8 <= end:
@@ -137,7 +144,7 @@ class Packets:
 
     def _one_header(self, data: bytes, out: bytearray, start: int, end: int, link: int) -> tuple[int, int]:
         """Clean one link header; return where the next one begins, and its type."""
-        link_address = self._addresses.link
+        link_address = self.addresses.link
         if link == ETHERNET:
             for at in (start, start + 6):
                 out[at : at + 6] = link_address(data[at : at + 6])
@@ -175,7 +182,7 @@ class Packets:
     def _types(self, data: bytes, out: bytearray, at: int, end: int, what: int) -> tuple[int, int]:
         """Clean what lies between a type field, which said `what`, and IP or a further frame, as
         `captures.links.find_ip` reads it; return where that begins, and its type."""
-        label = self._addresses.label
+        label = self.addresses.label
         if what < 0x600 and at + 8 <= end:  # a SNAP header
             out[at : at + 8] = data[at : at + 8]
             what = int.from_bytes(data[at + 6 : at + 8], "big")
@@ -216,7 +223,7 @@ class Packets:
 
     def _tunnel(self, data: bytes, out: bytearray, start: int, end: int, protocol: int) -> None:
         """Clean the bytes between an IP header and the frame that it carries: options and checksums go."""
-        label = self._addresses.label
+        label = self.addresses.label
         if protocol == UDP:  # no checksum is none (RFC 768)
             out[start : start + 6] = data[start : start + 6]
             at = start + 8
@@ -243,16 +250,19 @@ class Packets:
     # -- IP ------------------------------------------------------------------------------------------------------------
 
     def _ip(self, data: bytes, out: bytearray, ip: int, transport: int, version: int) -> None:
-        address = self._addresses.address
+        address = self.addresses.address
         if version == 4:
             out[ip : ip + 12] = data[ip : ip + 12]
             for at in (ip + 12, ip + 16):
                 out[at : at + 4] = address(data[at : at + 4])
-            out[ip + 20 : transport] = b"\x01" * max(transport - ip - 20, 0)  # options that do nothing
+            if transport > ip + 20:
+                self._replaced(data[ip + 20 : transport])
+                out[ip + 20 : transport] = b"\x01" * (transport - ip - 20)  # options that do nothing
             return
         out[ip : ip + 8] = data[ip : ip + 8]
         for at in (ip + 8, ip + 24):
             out[at : at + 16] = address(data[at : at + 16])
+        self._replaced(data[ip + 40 : transport])
         protocol, at = data[ip + 6], ip + 40
         while at + 8 <= transport:
             size = 8 + data[at + 1] * 8
@@ -293,7 +303,7 @@ class Packets:
         out[at : at + 16] = data[at : at + 16]
         out[at + 18 : at + 20] = data[at + 18 : at + 20]
         begin = min(at + (data[at + 12] >> 4) * 4, end)
-        _options(data, out, at + 20, begin)
+        self._replaced(_options(data, out, at + 20, begin))
         if begin < end and payload is not None:
             out[begin:end] = payload(data[begin:end])
         place = slice(ip + 12, ip + 20) if version == 4 else slice(ip + 8, ip + 40)
@@ -314,24 +324,28 @@ class Packets:
         out[at + 16 : at + 18] = total.to_bytes(2, "big")
 
 
-def _options(data: bytes, out: bytearray, at: int, end: int) -> None:
-    """TCP's: of those that may hold anything (MD5, fast open, multipath ...) kind and length."""
+def _options(data: bytes, out: bytearray, at: int, end: int) -> bytes:
+    """TCP's: of those that may hold anything (MD5, fast open, multipath ...) kind and length; return what they held."""
+    replaced = b""
     while at < end:
         kind = data[at]
         if kind <= 1:
             out[at] = kind
             if kind == 0:
-                return
+                return replaced + data[at:end]
             at += 1
             continue
         size = data[at + 1] if at + 1 < end else 0
         if size < 2 or at + size > end:
             out[at:end] = b"\x01" * (end - at)
-            return
+            return replaced + data[at:end]
         out[at : at + 2] = data[at : at + 2]
         if _TCP_OPTIONS.get(kind) == size or (kind == 5 and size % 8 == 2):
             out[at : at + size] = data[at : at + size]
+        else:
+            replaced += data[at + 2 : at + size] + b"\0"
         at += size
+    return replaced
 
 
 def _padding(size: int) -> bytes:
