@@ -27,12 +27,8 @@ OPEN = (
     "analyzer/messages/",
     "analyzer/pipeline/",
     "analyzer/records/",
-    "reports/view/",
     "tests/analyzer/analysis/",
     "tests/analyzer/records/",
-    "tests/analyzer/test_",
-    "tests/analyzer/forging.py",
-    "tests/analyzer/zookeeper_traffic.py",
 )
 """Beginnings of paths that are not held to the rule yet; none is to be added."""
 NAMES = {"one", "found", "said", "told", "heard", "asked", "kept", "made", "taken", "mine", "theirs", "ours"}

@@ -1,7 +1,7 @@
-"""Forged Kafka conversations for tests: messages by name, packets by hand, and what kwire makes of them.
+"""Forge Kafka conversations for tests, and read them with kwire.
 
-Messages are made with `analyzer.protocol.encoding`, which the golden files prove against Kafka's own code; packets with
-`tests.captures.forge`. `read` checks what must hold of any capture, so every test that reads one checks it too.
+Messages are encoded by `analyzer.protocol.encoding`, which the golden files prove against Kafka's own code; packets
+are made by `tests.captures.forge`. `read` also checks the coverage of each capture, in every test that uses it.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ CLIENT_ID = "orders-app"
 
 
 def framed(message: bytes) -> bytes:
-    """With its length before it."""
+    """Return a message with its length before it, as on the wire."""
     return len(message).to_bytes(4, "big") + message
 
 
 def request(
     api_key: int, version: int, correlation_id: int, body: Mapping[str, Any], client_id: str | None = CLIENT_ID
 ) -> bytes:
-    """A request as it goes over the wire."""
+    """Encode a request as on the wire, with its length."""
     return framed(encode_request(api_key, version, correlation_id, client_id, body))
 
 
 def response(api_key: int, version: int, correlation_id: int, body: Mapping[str, Any]) -> bytes:
-    """A response as it goes over the wire."""
+    """Encode a response as on the wire, with its length."""
     return framed(encode_response(api_key, version, correlation_id, body))
 
 
 def heartbeat(correlation_id: int, member: str = "member-1", client_id: str | None = CLIENT_ID) -> bytes:
-    """A small request: Heartbeat v0."""
+    """Encode a small request: Heartbeat v0."""
     return request(
         HEARTBEAT, 0, correlation_id, {"groupId": "g", "generationId": 7, "memberId": member}, client_id=client_id
     )
@@ -55,7 +55,7 @@ def heartbeat_answer(correlation_id: int, error: int = 0) -> bytes:
 
 
 def fetch(correlation_id: int, topic: str = "orders", client_id: str | None = CLIENT_ID) -> bytes:
-    """Fetch v11 of one partition."""
+    """Encode a Fetch v11 request of one partition."""
     body = {
         "replicaId": -1,
         "maxWaitMs": 500,
@@ -111,7 +111,7 @@ def fetch_answer(correlation_id: int, records: bytes = b"", topic: str = "orders
 
 
 def produce(correlation_id: int, version: int = 9, acks: int = 1, records: bytes = b"", topic: str = "orders") -> bytes:
-    """Produce to one partition."""
+    """Encode a Produce request to one partition."""
     body: dict[str, Any] = {
         "acks": acks,
         "timeoutMs": 30_000,
@@ -143,7 +143,7 @@ TOPIC_ID = "bhKdRFlUTxm8CYU7_D3L8w"
 
 
 def metadata(correlation_id: int, topics: Sequence[str] = ("orders",)) -> bytes:
-    """Metadata v9 (flexible)."""
+    """Encode a Metadata v9 request (flexible)."""
     body = {
         "topics": [{"name": topic} for topic in topics],
         "allowAutoTopicCreation": False,
@@ -183,22 +183,22 @@ def metadata_answer(correlation_id: int, topics: Sequence[str] = ("orders",)) ->
 
 
 def asking(data: bytes, time_ns: int | None = None) -> Write:
-    """The client writes."""
+    """Return a write of the client."""
     return Write(TO_BROKER, data, time_ns)
 
 
 def answering(data: bytes, time_ns: int | None = None) -> Write:
-    """The broker writes."""
+    """Return a write of the broker."""
     return Write(TO_CLIENT, data, time_ns)
 
 
 def turns(ids: Iterable[int], ask: Callable[[int], bytes] = heartbeat, answer: Any = heartbeat_answer) -> list[Write]:
-    """Requests and their answers, one after the other."""
+    """Return requests and their answers, one after the other."""
     return [write for number in ids for write in (asking(ask(number)), answering(answer(number)))]
 
 
 def payloads(segments: Sequence[Segment], to_broker: bool, broker_port: int = 9092) -> list[int]:
-    """Positions of the packets of one direction that have payload."""
+    """Return the positions of the packets of one direction that have payload."""
     return [
         index
         for index, segment in enumerate(segments)
@@ -211,7 +211,7 @@ def without(segments: Sequence[Segment], *positions: int) -> list[Segment]:
 
 
 def swapped(segments: Sequence[Segment], a: int, b: int) -> list[Segment]:
-    """Two packets in the other order, at each other's times."""
+    """Swap two packets, each at the other's time."""
     out = list(segments)
     out[a], out[b] = _at(segments[b], segments[a].time_ns), _at(segments[a], segments[b].time_ns)
     return out
@@ -224,8 +224,8 @@ def _at(segment: Segment, time_ns: int) -> Segment:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What kwire made of a capture."""
+class CaptureRows:
+    """Result of reading a capture: rows of exchanges and connections, coverage, and the tables."""
 
     exchanges: list[dict[str, Any]]
     connections: list[dict[str, Any]]
@@ -235,13 +235,13 @@ class Seen:
 
     @property
     def only(self) -> dict[str, Any]:
-        """The one exchange."""
+        """Return the only exchange."""
         assert len(self.exchanges) == 1, self.brief()
         return self.exchanges[0]
 
     @property
     def connection(self) -> dict[str, Any]:
-        """The one connection."""
+        """Return the only connection."""
         assert len(self.connections) == 1, self.connections
         return self.connections[0]
 
@@ -249,17 +249,17 @@ class Seen:
         return [row[name] for row in self.exchanges]
 
     def brief(self) -> list[tuple[Any, ...]]:
-        """(api, correlation id, status, request state, response state) of each exchange."""
+        """Return (api, correlation id, status, request state, response state) of each exchange."""
         return [
             (row["api"], row["correlation_id"], row["status"], row["request_state"], row["response_state"])
             for row in self.exchanges
         ]
 
     def where(self, **values: Any) -> dict[str, Any]:
-        """The one exchange with these values."""
-        found = [row for row in self.exchanges if all(row[name] == value for name, value in values.items())]
-        assert len(found) == 1, (values, self.brief())
-        return found[0]
+        """Return the only exchange with these values."""
+        matches = [row for row in self.exchanges if all(row[name] == value for name, value in values.items())]
+        assert len(matches) == 1, (values, self.brief())
+        return matches[0]
 
 
 TABLE_NAMES = ("exchanges", "partitions", "connections", "leaders", "brokers", "api_versions", "topic_ids")
@@ -267,50 +267,50 @@ TABLE_NAMES = ("exchanges", "partitions", "connections", "leaders", "brokers", "
 
 def read(
     folder: Path, packets: Sequence[Segment] | Sequence[Record] | bytes, *, link: int = 1, **settings: Any
-) -> Seen:
+) -> CaptureRows:
     """Write a capture, analyse it, and check its coverage."""
     path = folder / "capture.pcap"
     if isinstance(packets, bytes):
         path.write_bytes(packets)
     else:
-        records = [one for one in packets if isinstance(one, Record)]
-        records = records or rendered([one for one in packets if isinstance(one, Segment)], link)
+        records = [packet for packet in packets if isinstance(packet, Record)]
+        records = records or rendered([packet for packet in packets if isinstance(packet, Segment)], link)
         path.write_bytes(pcap(records, link, nanoseconds=True))
-    return seen(path, **settings)
+    return read_files(path, **settings)
 
 
-def seen(path: Path | list[str], **settings: Any) -> Seen:
+def read_files(path: Path | list[str], **settings: Any) -> CaptureRows:
     """Analyse captures, and check that the coverage adds up."""
-    where = [str(one) for one in path] if isinstance(path, list) else str(path)
-    dataset = analyzer.analyze(where, **settings)
+    files = [str(file) for file in path] if isinstance(path, list) else str(path)
+    dataset = analyzer.analyze(files, **settings)
     tables = {name: getattr(dataset, name) for name in TABLE_NAMES}
     connections = tables["connections"].to_pylist()
     check_coverage(dataset.coverage, connections)
-    return Seen(tables["exchanges"].to_pylist(), connections, dataset.coverage, dataset.unrecognised, tables)
+    return CaptureRows(tables["exchanges"].to_pylist(), connections, dataset.coverage, dataset.unrecognised, tables)
 
 
 _PARTS = ("duplicate_bytes", "decoded_bytes", "opaque_bytes", "skipped_bytes", "incomplete_bytes")
 
 
 def check_coverage(coverage: Mapping[str, Any], connections: Sequence[Mapping[str, Any]]) -> None:
-    """Every payload byte is in one class, exactly; connection by connection, and over all of them."""
-    for one in [*connections, coverage]:
-        assert one["payload_bytes"] == sum(one[part] for part in _PARTS), dict(one)
-        assert all(one[part] >= 0 for part in (*_PARTS, "gap_bytes", "snaplen_bytes")), dict(one)
-    for one in connections:
-        assert one["opaque_bytes"] == sum(one[f"opaque_{reason}_bytes"] for reason in OPAQUE_REASONS), one
-        assert one["payload_bytes"] == one["client_bytes"] + one["broker_bytes"], one
+    """Check that every payload byte is in exactly one class, for each connection and in total."""
+    for row in [*connections, coverage]:
+        assert row["payload_bytes"] == sum(row[part] for part in _PARTS), dict(row)
+        assert all(row[part] >= 0 for part in (*_PARTS, "gap_bytes", "snaplen_bytes")), dict(row)
+    for row in connections:
+        assert row["opaque_bytes"] == sum(row[f"opaque_{reason}_bytes"] for reason in OPAQUE_REASONS), row
+        assert row["payload_bytes"] == row["client_bytes"] + row["broker_bytes"], row
     for name in ("payload_bytes", *_PARTS, "gap_bytes", "snaplen_bytes"):
-        assert coverage[name] == sum(one[name] for one in connections), name
+        assert coverage[name] == sum(row[name] for row in connections), name
     assert coverage["opaque_bytes"] == sum(coverage["opaque"].values())
 
 
 @functools.cache
 def batch(records: int = 3, size: int = 50) -> bytes:
-    """A record batch v2 (KIP-98) of so many records, each with a value of `size` bytes that are no zeros."""
-    from tests.bench.messages import batch as made
+    """Encode a record batch v2 (KIP-98): `records` records with values of `size` bytes, none of them zero."""
+    from tests.bench.messages import batch as encode_batch
     from tests.bench.messages import record
 
-    return made(
+    return encode_batch(
         [record(number, b"key", bytes(1 + (number + k) % 250 for k in range(size))) for number in range(records)]
     )

@@ -1,6 +1,6 @@
-"""Whoever waits for kernels to be compiled is told so: why, how many at most, and on a terminal which one it is.
+"""Announce the compilation of kernels: why, how many at most, and on a terminal which kernel.
 
-(proves: analyzer/cli/commands.py and analyzer/live/preparation.py, what they say about compiling)
+(proves: analyzer/cli/commands.py and analyzer/live/preparation.py, their messages about compiling)
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from captures.shipped import Shipped
 
 
 class Terminal(io.StringIO):
-    """A stderr that people look at."""
+    """Stderr that is a terminal."""
 
     def isatty(self) -> bool:
         return True
 
 
 @pytest.fixture(autouse=True)
-def _told_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Compiled before, but for what a test says; and nobody is told afterwards."""
+def _compiled_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Pretend that kernels were compiled before, and restore the listener afterwards."""
     monkeypatch.setattr(kernels, "warm", lambda: True)
     monkeypatch.setattr(kernels, "came_along", lambda: Shipped(None))
     before = kernels.tell(kernels._nobody)
@@ -37,7 +37,7 @@ def _told_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def compile_two() -> None:
-    """As a command does that needs two kernels."""
+    """Report two kernels to the listener, as a command does that needs them."""
     listener = kernels.tell(kernels._nobody)
     kernels.tell(listener)
     for number, name in enumerate(("captures.packets.scan", "captures.flows.assign"), 1):
@@ -98,7 +98,7 @@ def test_under_a_bar_it_is_a_line_of_the_bar(monkeypatch: pytest.MonkeyPatch) ->
 def test_watch_says_so_where_only_some_are_compiled(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some are there; reading a sample compiles the others, once."""
+    """Some kernels are stored; reading a sample compiles the others, once."""
     (tmp_path / "captures.packets.scan.0123456789abcdef").touch()
     monkeypatch.setattr(kernels, "object_folder", lambda: tmp_path)
     monkeypatch.setattr(preparation, "_read_sample", compile_two)

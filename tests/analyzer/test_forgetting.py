@@ -1,4 +1,4 @@
-"""Names that nobody means any more are forgotten on the way, and no row tells: what is kept of them is what is open.
+"""Forget names that nothing uses any more while reading, without changing any row.
 
 (proves: `Summary._cut` of analyzer/analysis/summary.py; `ShardMerger.forget`, `Names.forget` of analyzer/bulk/rows.py;
 `without` of analyzer/bulk/symbols.py; `Conversations._number_anew` of analyzer/bulk/shard.py; `PointTables.named` of
@@ -35,15 +35,18 @@ from tests.shared import SAMPLES, capture_files
 GONE = "this name was forgotten"
 
 
-def read(path: Path, choice: AnalysisOptions | None = None, window_bytes: int = 10_000, threads: int = 4) -> Dataset:
+def read(path: Path, options: AnalysisOptions | None = None, window_bytes: int = 10_000, threads: int = 4) -> Dataset:
     [point] = capture_points([str(path)], False)
-    return decode(point, None, ReadOptions(threads=threads, window_bytes=window_bytes), choice or AnalysisOptions.of())
+    return decode(point, None, ReadOptions(threads=threads, window_bytes=window_bytes), options or AnalysisOptions.of())
 
 
 @pytest.fixture
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Shards number their symbols anew before each window, rows are made after each, and then all names are forgotten
-    that nobody should need; whoever asks for one all the same gets another. How often, by what was forgotten."""
+    """Make readers forget as often as possible, and return how many strings were free after each time.
+
+    Shards renumber their symbols before each window, rows are made after each, and then all unused names are
+    forgotten; looking up one of those all the same returns another text.
+    """
     forgotten: list[int] = []
     number_anew, forget = Conversations._number_anew, Names.forget
 
@@ -73,11 +76,11 @@ def test_no_row_is_another_where_names_are_forgotten(
     sample: str, forgetful: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [path] = capture_files(SAMPLES / sample)
-    choice = AnalysisOptions.of(keep_bytes=True, records="meta")
-    found = read(path, choice, threads=6)
+    options = AnalysisOptions.of(keep_bytes=True, records="meta")
+    forgetting = read(path, options, threads=6)
     assert len(forgetful) > 1
     monkeypatch.undo()
-    assert cutting.differences(found, read(path, choice, threads=6)) == []
+    assert cutting.differences(forgetting, read(path, options, threads=6)) == []
 
 
 @pytest.mark.parametrize("sample", SAMPLED[:2])
@@ -89,19 +92,19 @@ def test_no_row_is_another_where_it_was_stored_in_between(
     paths = cutting.cut(path, [count // 3, count // 2], tmp_path)
     how = ReadOptions(threads=4, window_bytes=10_000)
     point = cutting.at_once(paths, how, AnalysisOptions.of())[1]
-    found, _ = cutting.resumed(paths, how, AnalysisOptions.of(), point)
+    forgetting, _ = cutting.resumed(paths, how, AnalysisOptions.of(), point)
     assert forgetful
     monkeypatch.undo()
-    assert cutting.differences(found, cutting.at_once(paths, how, AnalysisOptions.of())[0]) == []
+    assert cutting.differences(forgetting, cutting.at_once(paths, how, AnalysisOptions.of())[0]) == []
 
 
 def test_shares_of_a_capture_forget_too(forgetful: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     [path] = capture_files(SAMPLES / "group-kip848-librdkafka-4.3")
     names = ("clients", "readers", "groups", "rebalances", "offsets", "leaders", "brokers", "topic_ids", "connections")
-    found = read_modes.rows(read_modes.shared_out(path, tmp_path), names)
+    forgetting = read_modes.rows(read_modes.shared_out(path, tmp_path), names)
     assert max(forgetful) > 0
     monkeypatch.undo()
-    assert found == read_modes.rows(read(path).tables, names)
+    assert forgetting == read_modes.rows(read(path).tables, names)
 
 
 @pytest.mark.parametrize("kind", ["clients", "groups", "offsets", "transactions", "topics"])
@@ -112,16 +115,16 @@ def test_no_row_is_another_where_ever_more_is_seen(
     count = 2000 if kind == "topics" else 300
     seen.capture(path, kind, count, count // 10)
     monkeypatch.setattr(sessions, "MAX_KNOWN", 20)
-    found = read(path)
+    forgetting = read(path)
     assert max(forgetful) > 0
     monkeypatch.undo()
     monkeypatch.setattr(sessions, "MAX_KNOWN", 20)
-    assert cutting.differences(found, read(path)) == []
+    assert cutting.differences(forgetting, read(path)) == []
 
 
 @pytest.mark.parametrize(
     "kind, count",
-    [("clients", 6000), ("topics", 3000), ("groups", 3000), ("transactions", 3000)],  # so many, and all is steady
+    [("clients", 6000), ("topics", 3000), ("groups", 3000), ("transactions", 3000)],  # enough to reach a steady state
 )
 def test_names_are_those_in_use(kind: str, count: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(shard, "MOST_SYMBOLS", 50)
@@ -132,7 +135,7 @@ def test_names_are_those_in_use(kind: str, count: int, monkeypatch: pytest.Monke
 
 
 def most_names(path: Path, kind: str, count: int) -> int:
-    """How many names are known at once where so many things are seen on connections of ten each."""
+    """Return the largest number of names known at once for `count` things, ten on each connection."""
     seen.capture(path, kind, count, count // 10)
     [point] = capture_points([str(path)], False)
     engine = Engine(point, Settings(shards=2, window_bytes=10_000))
@@ -148,22 +151,25 @@ def most_names(path: Path, kind: str, count: int) -> int:
 def test_the_summary_names_those_with_the_most_exchanges(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     paths = [tmp_path / "topics.pcap", tmp_path / "clients.pcap"]
     seen.capture(paths[0], "topics", 500, 50)
-    seen.capture(paths[1], "clients", 503, 100)  # five or six of each connection's
+    seen.capture(paths[1], "clients", 503, 100)  # five or six on each connection
     whole = [read(path) for path in paths]
     monkeypatch.setattr(summary, "MOST_COUNTED", 30)
     cut = [read(path) for path in paths]
-    for one, other in zip(whole, cut, strict=True):
-        assert cutting.differences(other, one) == ["summary", "notes"]
-        assert other.notes == [*one.notes, point_result.CUT]
-        assert not one.summary.keys() & {"other_topics", "other_clients"}
-    (topics, clients), (few_topics, few_clients) = ([one.summary for one in some] for some in (whole, cut))
+    for complete, shortened in zip(whole, cut, strict=True):
+        assert cutting.differences(shortened, complete) == ["summary", "notes"]
+        assert shortened.notes == [*complete.notes, point_result.CUT]
+        assert not complete.summary.keys() & {"other_topics", "other_clients"}
+    (topics, clients), (few_topics, few_clients) = (
+        [dataset.summary for dataset in datasets] for datasets in (whole, cut)
+    )
     assert len(few_topics["topics"]) == len(few_clients["clients"]) == 30
-    named = sum(one["exchanges"] for one in few_topics["topics"])
-    assert named + few_topics["other_topics"]["exchanges"] == 1000 == sum(one["exchanges"] for one in topics["topics"])
-    assert [one["requests"] for one in few_clients["clients"][:4]] == [6, 6, 6, 5]
+    named = sum(topic["exchanges"] for topic in few_topics["topics"])
+    assert sum(topic["exchanges"] for topic in topics["topics"]) == 1000
+    assert named + few_topics["other_topics"]["exchanges"] == 1000
+    assert [client["requests"] for client in few_clients["clients"][:4]] == [6, 6, 6, 5]
     for name in ("connections", "requests", "errors"):
-        told = sum(one[name] for one in few_clients["clients"])
-        assert told + few_clients["other_clients"][name] == sum(one[name] for one in clients["clients"])
+        listed = sum(client[name] for client in few_clients["clients"])
+        assert listed + few_clients["other_clients"][name] == sum(client[name] for client in clients["clients"])
 
 
 def test_symbols_that_stay_are_what_they_were() -> None:
@@ -172,11 +178,11 @@ def test_symbols_that_stay_are_what_they_were() -> None:
     assert numbers.tolist() == [*range(3001), *range(10)]
     wanted = np.random.default_rng(17).random(3001) < 0.3
     left, becomes = without(symbols, wanted)
-    kept = [text for text, here in zip(texts, wanted.tolist(), strict=True) if here]
-    assert content(left, 0) == kept
+    remaining = [text for text, here in zip(texts, wanted.tolist(), strict=True) if here]
+    assert content(left, 0) == remaining
     assert (becomes >= 0).tolist() == wanted.tolist()
-    assert becomes[wanted].tolist() == list(range(len(kept)))
-    none, _ = without(left, np.zeros(len(kept), bool))
+    assert becomes[wanted].tolist() == list(range(len(remaining)))
+    none, _ = without(left, np.zeros(len(remaining), bool))
     assert content(none, 0) == []
 
 
@@ -186,7 +192,7 @@ def test_a_string_that_was_forgotten_gets_a_number_again() -> None:
     listed = names.list_of((numbers["a"], numbers["b"]))
     before, lists = names.strings, names.lists
     names.forget(np.array([numbers["b"], numbers["d"]]))
-    assert (before, lists) == ([*"abcde"], [(numbers["a"], numbers["b"])])  # who looks up later has these
+    assert (before, lists) == ([*"abcde"], [(numbers["a"], numbers["b"])])  # later look-ups still see these
     assert [names.string(text) for text in "bd"] == [numbers["b"], numbers["d"]]
     fresh = [names.string(text) for text in "xyzw"]
     assert sorted(fresh) == sorted([numbers["a"], numbers["c"], numbers["e"], 5])

@@ -1,5 +1,7 @@
-"""Hostile captures and names at every door of the analyzer: a value with a reason, in bounds of time and memory; and
-nothing of others reaches a terminal unescaped.
+"""Read hostile captures and names with every command of the analyzer.
+
+The result is a value with a reason, within bounds of time and memory, and no text of a capture reaches a terminal
+unescaped.
 
 proves: analyzer.common.escapes, analyzer.protocol.budget.
 """
@@ -31,55 +33,55 @@ CASES = ROOT / "tests" / "fuzz" / "cases"
 SMALL = SAMPLES / "old-java-0.8.2" / "capture.pcap"
 
 PROCESSOR_SECONDS, MEMORY = 120, 8 << 30
-"""What a test's process may take, kernels compiled on a first run included: a hang ends, and a bomb does."""
+"""Limits of a test's process, with the compilation of kernels on a first run: they end a hang and a bomb."""
 
 
 def kwire(*arguments: str | Path, **options: object) -> subprocess.CompletedProcess[bytes]:
-    """Run the command, within bounds."""
+    """Run the command within limits of processor time and memory."""
 
     def bounded() -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (PROCESSOR_SECONDS, PROCESSOR_SECONDS))
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
 
     command = [*KWIRE, *(os.fspath(argument) for argument in arguments)]
-    found = subprocess.run(command, cwd=ROOT, capture_output=True, preexec_fn=bounded, check=False, timeout=600)
-    assert b"Traceback" not in found.stderr, found.stderr[-2000:]
-    return found
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, preexec_fn=bounded, check=False, timeout=600)
+    assert b"Traceback" not in result.stderr, result.stderr[-2000:]
+    return result
 
 
-# --- one message that would end the run -----------------------------------------------------------------------------
+# --- messages that could end the run --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("form", ["--tree", "--json"])
 def test_a_bomb_of_records_is_shown_as_far_as_its_budget_goes(form: str) -> None:
-    found = kwire("show", CASES / "record-bomb.pcap", form)
-    assert found.returncode == 0
-    assert len(found.stdout) < 20 << 20
+    result = kwire("show", CASES / "record-bomb.pcap", form)
+    assert result.returncode == 0
+    assert len(result.stdout) < 20 << 20
     if form == "--tree":
-        assert b" limited (--page))" in found.stdout or b"stopped after" in found.stdout, "the stop is named"
-        assert b" more: --page 2)" in found.stdout
+        assert b" limited (--page))" in result.stdout or b"stopped after" in result.stdout, "the stop is named"
+        assert b" more: --page 2)" in result.stdout
 
 
 @pytest.mark.parametrize("form", ["--tree", "--json"])
 def test_a_stop_by_time_is_named(
     form: str, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    """On a clock that is a second and a half further each time it is looked at."""
+    """The clock goes on by a second and a half each time it is read."""
     ticks = itertools.count(0, 1.5)
     monkeypatch.setattr(budget, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
     assert parser.main(["show", str(CASES / "record-bomb.pcap"), form]) == 0
-    said = capsysbinary.readouterr().out
+    output = capsysbinary.readouterr().out
     if form == "--tree":
-        assert re.search(rb"and [\d,]+ records more: stopped after 2 s", said)
+        assert re.search(rb"and [\d,]+ records more: stopped after 2 s", output)
     else:
-        assert re.search(rb'"left_out":\d+,"reason":"stopped after 2 s"', said)
+        assert re.search(rb'"left_out":\d+,"reason":"stopped after 2 s"', output)
 
 
 def test_the_budget_of_a_message_is_said_and_named_where_it_ends() -> None:
-    found = kwire("show", CASES / "record-bomb.pcap", "--tree", "--budget", "1000")
-    assert found.returncode == 0
-    assert b"larger than" in found.stdout or b"decompressed of one message is limited (--budget)" in found.stdout
-    assert b"[0]: offset" not in found.stdout
+    result = kwire("show", CASES / "record-bomb.pcap", "--tree", "--budget", "1000")
+    assert result.returncode == 0
+    assert b"larger than" in result.stdout or b"decompressed of one message is limited (--budget)" in result.stdout
+    assert b"[0]: offset" not in result.stdout
     beyond = kwire("show", SMALL, "--tree", "--page", "2", "--limit", "1")
     assert (beyond.returncode, beyond.stdout.count(b"(nothing on page 2)")) == (0, 2)
     for wrong in (["--budget", "5"], ["--page", "2"], ["--page", "0", "--tree"]):
@@ -87,9 +89,9 @@ def test_the_budget_of_a_message_is_said_and_named_where_it_ends() -> None:
 
 
 def test_pages_of_a_tree_hold_each_node_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seven nodes a page: below the fields that they lie in stand the nodes that the whole tree has there."""
-    for one in itertools.islice(analyzer.exchanges(SMALL), 8):
-        decoded = one.decoded("response", nodes=True)
+    """Each page of seven nodes shows the nodes of the whole tree at its positions, below their parent fields."""
+    for exchange in itertools.islice(analyzer.exchanges(SMALL), 8):
+        decoded = exchange.decoded("response", nodes=True)
         assert decoded is not None
         whole: list[str] = []
         assert Lines()._nodes(decoded.nodes, None, 1, whole) == 0
@@ -106,11 +108,11 @@ def test_pages_of_a_tree_hold_each_node_once(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("form", ["--tree", "--json", "--frames"])
 def test_envelopes_in_envelopes_are_hidden_and_nothing_fails(form: str) -> None:
-    found = kwire("show", CASES / "nested-envelope.pcap", form)
-    assert found.returncode == 0
-    assert b"Envelope" in found.stdout
+    result = kwire("show", CASES / "nested-envelope.pcap", form)
+    assert result.returncode == 0
+    assert b"Envelope" in result.stdout
     if form == "--json":
-        rows = [json.loads(line) for line in found.stdout.splitlines()]
+        rows = [json.loads(line) for line in result.stdout.splitlines()]
         (outer,) = [row for row in rows if row["api"] == "Envelope"]
         assert list(outer["request"]["requestData"]) == ["redactedBytes"]
 
@@ -119,9 +121,9 @@ def test_envelopes_in_envelopes_are_hidden_and_nothing_fails(form: str) -> None:
 def test_a_batch_without_an_offset_is_shown(form: str, tmp_path: Path) -> None:
     segment = tmp_path / "00000000000000000000.log"
     shutil.copy(CASES / "no-offset.segment", segment)
-    found = kwire("show", segment, *filter(None, [form]))
-    assert found.returncode == 0
-    assert found.stdout
+    result = kwire("show", segment, *filter(None, [form]))
+    assert result.returncode == 0
+    assert result.stdout
 
 
 # --- names ----------------------------------------------------------------------------------------------------------
@@ -166,8 +168,8 @@ def test_hostile_file_names_at_every_door(tmp_path: Path) -> None:
         ("replay", tmp_path / name, "--to", "x:y"),
     ]
     for door in doors:
-        found = kwire(*door)
-        for text in (found.stdout.decode(), found.stderr.decode()):
+        result = kwire(*door)
+        for text in (result.stdout.decode(), result.stderr.decode()):
             loose = {c for line in text.split("\n") for c in line if not c.isprintable()}
             assert loose <= {"\t"}, (door, loose)
 
@@ -180,8 +182,8 @@ def test_file_names_that_are_no_utf8(tmp_path: Path) -> None:
         pytest.skip("this file system takes UTF-8 names only")
     assert utf8(name) == "caf\\xe9.pcap"
     for form in ((), ("--json",), ("--tree",)):
-        found = kwire("show", tmp_path / name, "--limit", "1", *form)
-        assert found.returncode == 0, found.stderr
+        result = kwire("show", tmp_path / name, "--limit", "1", *form)
+        assert result.returncode == 0, result.stderr
     assert kwire("analyze", tmp_path / name, "-o", tmp_path / "data").returncode == 0
     refused = kwire("analyze", SMALL, "-o", tmp_path / os.fsdecode(b"d\xff"))
     assert refused.returncode == 2

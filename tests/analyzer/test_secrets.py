@@ -1,4 +1,4 @@
-"""Secrets where nothing says that they are: answers without their requests, raw SASL tokens, copied metadata logs.
+"""Mask secrets in unmarked places: answers without requests, raw SASL tokens, copied metadata logs.
 
 proves: analyzer.messages.raw_messages, analyzer.records.internal_topics, analyzer.records.log_names. (Passwords are
 made up.)
@@ -27,23 +27,25 @@ RAW_SASL = CASES / "sasl-v0-no-handshake.capture"
 COPIED = CASES / "copied-metadata.segment"
 
 
-def kept(capture: Path, keep_secrets: bool = False) -> list[tuple[str, int | None, bytes]]:
-    """(direction, ordinal, frame) of each message that `--keep-bytes` stores."""
+def stored_frames(capture: Path, keep_secrets: bool = False) -> list[tuple[str, int | None, bytes]]:
+    """Return (direction, ordinal, frame) of each message that `--keep-bytes` stores."""
     rows = analyzer.analyze(capture, keep_bytes=True, keep_secrets=keep_secrets).messages.to_pylist()
     return [(row["direction"], row["exchange"], row["bytes"]) for row in rows]
 
 
 def test_an_answer_whose_request_was_not_seen_is_masked_but_for_length_and_correlation_id() -> None:
-    (orphan,) = [frame for direction, _, frame in kept(TOKEN) if direction == "response" and b"*" * 20 in frame]
-    (whole,) = [frame for _, _, frame in kept(TOKEN, keep_secrets=True) if frame[:8] == orphan[:8]]
+    (orphan,) = [
+        frame for direction, _, frame in stored_frames(TOKEN) if direction == "response" and b"*" * 20 in frame
+    ]
+    (whole,) = [frame for _, _, frame in stored_frames(TOKEN, keep_secrets=True) if frame[:8] == orphan[:8]]
     assert len(whole) == len(orphan) == 4 + int.from_bytes(orphan[:4], "big")
     assert set(orphan[8:]) == {ord("*")}
     hmac = whole[-69:-5]
-    assert not any(hmac in frame for _, _, frame in kept(TOKEN))
+    assert not any(hmac in frame for _, _, frame in stored_frames(TOKEN))
 
 
 def test_a_raw_sasl_token_without_its_handshake_is_masked_whole() -> None:
-    masked_frames, whole = kept(RAW_SASL), kept(RAW_SASL, keep_secrets=True)
+    masked_frames, whole = stored_frames(RAW_SASL), stored_frames(RAW_SASL, keep_secrets=True)
     secrets = [frame for _, _, frame in whole if b"\0alice\0" in frame]
     assert secrets
     for (_, _, frame), (_, _, clear) in zip(masked_frames, whole, strict=True):
@@ -58,7 +60,7 @@ def test_a_raw_sasl_token_without_its_handshake_is_masked_whole() -> None:
     ("api_key", "version"), [(97, 27753), (api_keys.DESCRIBE_TRANSACTIONS, 0x646D), (-1, 0), (3, -1)]
 )
 def test_what_no_layout_describes_is_masked(api_key: int, version: int) -> None:
-    """A user called `Admin` makes of a PLAIN token a DescribeTransactions request of version 25,709."""
+    """The PLAIN token of a user `Admin` looks like a DescribeTransactions request of version 25,709."""
     frame = b"\0\0\0\x10" + b"\0Admin\0Admin-pass"[:16]
     assert masked(frame, api_key, version, request=True) == b"\0\0\0\x10" + b"*" * 16
     assert masked(frame, api_key, version, request=False) == frame[:8] + b"*" * 12
@@ -70,40 +72,40 @@ def test_what_is_decoded_is_kept_as_it_was() -> None:
 
 
 def token(user: str, password: str) -> bytes:
-    """A PLAIN token (RFC 4616) with its length, as SaslHandshake v0 has it."""
+    """Return a PLAIN token (RFC 4616) with its length, as after SaslHandshake v0."""
     return forging.framed(f"\0{user}\0{password}".encode())
 
 
 @pytest.mark.parametrize("user", ["alice", "Admin", "a", "A", "0", "\x00"])
 def test_a_raw_sasl_token_is_no_api_key_no_version_no_correlation_id(user: str, tmp_path: Path) -> None:
-    """Its first eight bytes would be; of a user `A` ListTransactions, and of the password."""
-    asked = forging.asking(token(user, "Sup3rS3cretPassw0rd"))
-    writes = [forging.asking(forging.heartbeat(1)), forging.answering(forging.heartbeat_answer(1)), asked]
-    seen = forging.read(tmp_path, converse(writes))
-    row = seen.exchanges[-1]
+    """Its first eight bytes look like a header; those of a user `A` like ListTransactions and the password."""
+    token_write = forging.asking(token(user, "Sup3rS3cretPassw0rd"))
+    writes = [forging.asking(forging.heartbeat(1)), forging.answering(forging.heartbeat_answer(1)), token_write]
+    result = forging.read(tmp_path, converse(writes))
+    row = result.exchanges[-1]
     assert row["request_bytes"] == 4 + 21 + len(user)
-    found = [row[name] for name in ("api_key", "api", "api_version", "correlation_id", "client_id")]
-    assert found == [None] * 5
+    values = [row[name] for name in ("api_key", "api", "api_version", "correlation_id", "client_id")]
+    assert values == [None] * 5
     assert (row["request_state"], row["status"]) == ("undecoded", "unanswered")
 
 
 def test_an_api_of_the_future_is_named_by_its_number(tmp_path: Path) -> None:
     writes = [forging.asking(forging.heartbeat(1)), forging.answering(forging.heartbeat_answer(1))]
-    for api_key, said in ((2047, (2047, 1, 2)), (2048, (None, None, None))):
+    for api_key, expected in ((2047, (2047, 1, 2)), (2048, (None, None, None))):
         frame = forging.framed(api_key.to_bytes(2, "big") + bytes.fromhex("0001 0000 0002 ffff") + b"body")
         row = forging.read(tmp_path, converse([*writes, forging.asking(frame)])).exchanges[-1]
-        assert (row["api_key"], row["api_version"], row["correlation_id"]) == said
+        assert (row["api_key"], row["api_version"], row["correlation_id"]) == expected
 
 
 def test_keep_secrets_goes_with_keep_bytes(tmp_path: Path) -> None:
     command = [*KWIRE, "analyze", str(TOKEN), "-o", str(tmp_path / "data"), "--keep-secrets"]
-    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert found.returncode == 2
-    assert found.stderr == "kwire: --keep-secrets goes with --keep-bytes\nhint: without it no message is kept\n"
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 2
+    assert result.stderr == "kwire: --keep-secrets goes with --keep-bytes\nhint: without it no message is kept\n"
 
 
 def secrets_of(segment: bytes) -> list[bytes]:
-    """Salt, both keys and the keystore's password, found by their length bytes without looking at metadata records."""
+    """Return salt, both keys and the keystore's password, by their length bytes, without decoding records."""
     at = segment.index(b"alice\x01") + 6
     salt, stored, server = segment[at + 1 : at + 21], segment[at + 22 : at + 54], segment[at + 55 : at + 87]
     at = segment.index(b"ssl.keystore.password") + 21
@@ -127,24 +129,24 @@ def test_a_metadata_log_hides_its_secrets_wherever_it_lies(name: str, tmp_path: 
     secrets = secrets_of(COPIED.read_bytes())
     assert len(set(secrets)) == 4
     records = analyzer.analyze(segment, records="full").records.to_pylist()
-    told = [record["value"] for record in records] + [(record["decoded"] or "").encode() for record in records]
+    texts = [record["value"] for record in records] + [(record["decoded"] or "").encode() for record in records]
     assert len(records) == 2
     for form in ("--tree", "--json"):
         shown = subprocess.run([*KWIRE, "show", str(segment), form], cwd=ROOT, capture_output=True, check=True)
-        told.append(shown.stdout)
+        texts.append(shown.stdout)
     import base64
 
     for secret in secrets:
         for hidden in (secret, secret.hex().encode(), base64.b64encode(secret)[:-4]):
-            assert not any(hidden in text for text in told)
-    assert any(b"alice" in text for text in told), "what is no secret is there"
-    is_said = "checkpoint" in name or "__cluster" in name
-    assert all((record["decoded"] is not None) == is_said for record in records)
+            assert not any(hidden in text for text in texts)
+    assert any(b"alice" in text for text in texts), "what is no secret is there"
+    is_decoded = "checkpoint" in name or "__cluster" in name
+    assert all((record["decoded"] is not None) == is_decoded for record in records)
 
 
 @pytest.mark.parametrize("topic", ["copied", "__cluster_metadata", "__consumer_offsets"])
 def test_a_copied_metadata_log_hides_its_secrets_on_the_wire_too(topic: str) -> None:
-    """Produced to a topic of any name, as `show --tree` opens it, with the bytes of each field."""
+    """The log is produced to a topic of any name; `show --tree` shows it with the bytes of each field."""
     data = COPIED.read_bytes()
     shown: list[str] = []
 
@@ -156,18 +158,18 @@ def test_a_copied_metadata_log_hides_its_secrets_on_the_wire_too(topic: str) -> 
             visit(node.children)
 
     visit(record_set(data, topic).nodes)
-    told = "\n".join(shown)
+    text = "\n".join(shown)
     for secret in secrets_of(data):
-        assert secret.hex() not in told
-        assert secret[1:9].hex() not in told
-        assert secret.decode(errors="replace") not in told
-    assert "offset 0" in told
+        assert secret.hex() not in text
+        assert secret[1:9].hex() not in text
+        assert secret.decode(errors="replace") not in text
+    assert "offset 0" in text
     if topic == "copied":
-        assert told.count("value: {'redactedBytes': ") == 2
+        assert text.count("value: {'redactedBytes': ") == 2
 
 
 def test_values_that_only_begin_like_metadata_are_kept(tmp_path: Path) -> None:
-    """A byte more, or a record cut off: no metadata record, so a value as any other."""
+    """Longer or cut off, it is no metadata record, so its value is treated like any other."""
     from analyzer.protocol import embedded
 
     value = analyzer.analyze(_segment(tmp_path), records="full")

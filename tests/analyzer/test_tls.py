@@ -1,4 +1,4 @@
-"""TLS with keys, end to end: the exchanges are those of the plain capture, however it is read; what is missing is said.
+"""Decrypt TLS with keys, end to end, and compare the exchanges with those of the plain capture.
 
 (proves: captures/tls/stage.py, captures/tls/certificates.py, analyzer/bulk/engine.py (keys),
 analyzer/pipeline/read_options.py)
@@ -58,11 +58,11 @@ TIMED = {
     "request_file",
     "response_file",
 }
-"""Columns that say when and where something was captured: a handshake comes before, and packets are larger."""
+"""Columns of times and positions, which differ because a handshake comes first and packets are larger."""
 
 
 def talked(turns: int = 16) -> list[Write]:
-    """Requests of several APIs with their answers, some larger than a record."""
+    """Return requests of several APIs and their answers, some larger than a TLS record."""
     out = []
     for number in range(turns):
         records = forging.batch(3 + number, 40 * (1 + number % 40))
@@ -88,8 +88,8 @@ def log_of(folder: Path, keys: bytes) -> Path:
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> forging.Seen:
-    """What kwire makes of the plain conversation."""
+def plain_capture(tmp_path_factory: pytest.TempPathFactory) -> forging.CaptureRows:
+    """Read the conversation without TLS."""
     return forging.read(tmp_path_factory.mktemp("plain"), converse(talked()))
 
 
@@ -102,15 +102,17 @@ HOWS = {
 
 
 @pytest.mark.parametrize("name", HOWS)
-def test_the_exchanges_are_those_of_the_plain_capture(name: str, tmp_path: Path, said: forging.Seen) -> None:
+def test_the_exchanges_are_those_of_the_plain_capture(
+    name: str, tmp_path: Path, plain_capture: forging.CaptureRows
+) -> None:
     talk = Talk(HOWS[name], tmp_path)
     for mss in (1448, 60_000):
-        seen = forging.read(tmp_path, converse(talk.sealed(talked()), mss=mss), keylogs=[log_of(tmp_path, talk.keys)])
-        assert plain(seen.exchanges) == plain(said.exchanges)
-        connection = seen.connection
+        result = forging.read(tmp_path, converse(talk.sealed(talked()), mss=mss), keylogs=[log_of(tmp_path, talk.keys)])
+        assert plain(result.exchanges) == plain(plain_capture.exchanges)
+        connection = result.connection
         assert (connection["tls"], connection["decrypted"], connection["tls_sni"]) == (True, True, HOST)
         assert connection["tls_version"] == name[:3]
-        assert connection["decoded_bytes"] == said.connection["decoded_bytes"]
+        assert connection["decoded_bytes"] == plain_capture.connection["decoded_bytes"]
         opaque = connection["payload_bytes"] - connection["decoded_bytes"]
         assert connection["opaque_encrypted_bytes"] == connection["opaque_bytes"] == opaque > 0
     assert connection["tls_subject"] is None  # resumed: no certificate
@@ -118,9 +120,9 @@ def test_the_exchanges_are_those_of_the_plain_capture(name: str, tmp_path: Path,
 
 def test_what_the_handshake_says_is_in_connections(tmp_path: Path) -> None:
     talk = Talk(How(alpn="kafka"), tmp_path)
-    seen = forging.read(tmp_path, converse(talk.sealed(talked(2))), keylogs=[log_of(tmp_path, talk.keys)])
+    result = forging.read(tmp_path, converse(talk.sealed(talked(2))), keylogs=[log_of(tmp_path, talk.keys)])
     names = ("tls_version", "tls_cipher", "tls_alpn", "tls_subject", "tls_not_after")
-    assert [seen.connection[name] for name in names] == [
+    assert [result.connection[name] for name in names] == [
         "1.3",
         "TLS_AES_256_GCM_SHA384",
         "kafka",
@@ -130,7 +132,10 @@ def test_what_the_handshake_says_is_in_connections(tmp_path: Path) -> None:
 
 
 def several(folder: Path, count: int = 6) -> tuple[list[Segment], bytes]:
-    """Connections at once, of both versions, one without keys and one without TLS, packets lost and out of order."""
+    """Return packets of connections at the same time, some lost or out of order, and their keys.
+
+    Connections are of both TLS versions; one has no keys, and one no TLS.
+    """
     rng = random.Random(1)
     talks, talk_of = [], []
     for number, how in enumerate((How(), HOWS["1.2, GCM"])):
@@ -140,23 +145,26 @@ def several(folder: Path, count: int = 6) -> tuple[list[Segment], bytes]:
     for number in range(count):
         writes = talk_of[number % 2].sealed(talked(12))
         if number == 4:
-            made = Forged(1)
-            writes = [*made.shaken(), *(made.sealed_write(write) for write in talked(4) if len(write.data) < 16_000)]
+            forged = Forged(1)
+            writes = [
+                *forged.shaken(),
+                *(forged.sealed_write(write) for write in talked(4) if len(write.data) < 16_000),
+            ]
         if number == 5:
             writes = talked(12)
         segments = converse(writes, client=("10.0.0.1", 40_000 + number), start_ns=START_NS + number * 70_000)
-        talks.append([one for place, one in enumerate(segments) if place < 12 or rng.random() > 0.02])
+        talks.append([segment for position, segment in enumerate(segments) if position < 12 or rng.random() > 0.02])
     packets = interleaved(*talks)
-    for place in range(40, len(packets) - 1, 37):
-        packets[place], packets[place + 1] = packets[place + 1], packets[place]
+    for position in range(40, len(packets) - 1, 37):
+        packets[position], packets[position + 1] = packets[position + 1], packets[position]
     return packets, b"".join(talk.keys for talk in talk_of)
 
 
 def tables_of(capture: Path, **how: Any) -> dict[str, list[dict[str, Any]]]:
-    made = analyzer.analyze(capture, **how)
-    forging.check_coverage(made.coverage, made.connections.to_pylist())
+    dataset = analyzer.analyze(capture, **how)
+    forging.check_coverage(dataset.coverage, dataset.connections.to_pylist())
     names = ("exchanges", "partitions", "connections", "batches", "messages")
-    return {name: getattr(made, name).to_pylist() for name in names} | {"unrecognised": [made.unrecognised]}
+    return {name: getattr(dataset, name).to_pylist() for name in names} | {"unrecognised": [dataset.unrecognised]}
 
 
 def test_windows_and_threads_change_nothing(tmp_path: Path) -> None:
@@ -164,28 +172,28 @@ def test_windows_and_threads_change_nothing(tmp_path: Path) -> None:
     capture = tmp_path / "capture.pcap"
     capture.write_bytes(pcap(rendered(packets), 1, nanoseconds=True))
     how = {"keylogs": [log_of(tmp_path, keys)], "keep_bytes": True}
-    one = tables_of(capture, threads=1, **how)
-    assert [row["decrypted"] for row in one["connections"]].count(True) == 4
-    assert [each["looks_like"] for each in one["unrecognised"][0]["listed"]] == ["TLS"]
-    assert len(one["exchanges"]) > 50
-    assert {"answered", "unanswered", "orphan_response"} == {row["status"] for row in one["exchanges"]}
+    expected = tables_of(capture, threads=1, **how)
+    assert [row["decrypted"] for row in expected["connections"]].count(True) == 4
+    assert [each["looks_like"] for each in expected["unrecognised"][0]["listed"]] == ["TLS"]
+    assert len(expected["exchanges"]) > 50
+    assert {"answered", "unanswered", "orphan_response"} == {row["status"] for row in expected["exchanges"]}
     for threads, window in ((2, 1000), (4, 3000), (6, 20_000)):
-        assert tables_of(capture, threads=threads, window_bytes=window, **how) == one
+        assert tables_of(capture, threads=threads, window_bytes=window, **how) == expected
 
 
 @pytest.mark.parametrize("ports", [(), (9092,)])
 def test_what_keys_do_not_open_is_as_without_them(tmp_path: Path, ports: tuple[int, ...]) -> None:
-    """Encrypted, byte for byte, and what is not TLS untouched; only what the hellos say is told besides."""
+    """Connections stay encrypted, and plain ones as they are; columns from the hellos are filled either way."""
     packets, _ = several(tmp_path)
     capture = tmp_path / "capture.pcap"
     capture.write_bytes(pcap(rendered(packets), 1, nanoseconds=True))
     without = tables_of(capture, ports=ports, keep_bytes=True)
     with_keys = tables_of(capture, ports=ports, keep_bytes=True, keylogs=[log_of(tmp_path, Forged(99).log)])
-    told = [[row[name] for name in ("tls_version", "tls_sni")] for row in with_keys["connections"]]
+    handshakes = [[row[name] for name in ("tls_version", "tls_sni")] for row in with_keys["connections"]]
     assert with_keys == without
-    assert len(told) == (6 if ports else 1)
-    assert told.count([None, None]) == 1
-    assert not ports or ["1.2", HOST] in told
+    assert len(handshakes) == (6 if ports else 1)
+    assert handshakes.count([None, None]) == 1
+    assert not ports or ["1.2", HOST] in handshakes
 
 
 def test_shares_of_connections_give_the_same(tmp_path: Path) -> None:
@@ -194,59 +202,59 @@ def test_shares_of_connections_give_the_same(tmp_path: Path) -> None:
     capture.write_bytes(pcap(rendered(packets), 1, nanoseconds=True))
     how = ReadOptions(window_bytes=20_000, keylogs=[log_of(tmp_path, keys)])
     [point] = capture_points([str(capture)], False)
-    choice = AnalysisOptions.of()
-    made = [
-        shares.share(point, how.settings(choice.keep), choice, shares.Share(number, 3), 100, tmp_path / f"p{number}")
+    options = AnalysisOptions.of()
+    results = [
+        shares.share(point, how.settings(options.keep), options, shares.Share(number, 3), 100, tmp_path / f"p{number}")
         for number in range(3)
     ]
-    rows, facts = shares.by_range(made)
+    rows, facts = shares.by_range(results)
     parts, small = Parts(tmp_path, "rows"), Parts(tmp_path, "facts")
-    read, _, more = shares.take_facts(facts, made, point, choice, small, tmp_path / "decided")
+    read, _, more = shares.take_facts(facts, results, point, options, small, tmp_path / "decided")
     import pyarrow.parquet as pq
 
-    files = [*shares.merge(point, made[0].files, rows, parts, tmp_path / "decided"), *more]
-    found = {entry["table"]: pq.read_table(tmp_path / entry["path"], partitioning=None) for entry in files}
+    files = [*shares.merge(point, results[0].files, rows, parts, tmp_path / "decided"), *more]
+    tables = {entry["table"]: pq.read_table(tmp_path / entry["path"], partitioning=None) for entry in files}
     expected = analyzer.analyze(capture, window_bytes=20_000, keylogs=how.keylogs)
     for name in ("exchanges", "partitions", "connections", "batches"):
-        assert found[name].to_pylist() == getattr(expected, name).to_pylist(), name
+        assert tables[name].to_pylist() == getattr(expected, name).to_pylist(), name
     assert joined([read]).captures == expected.captures
     assert expected.captures[0]["decrypted"] is True
 
 
-def test_a_file_that_was_cut_off_gives_the_beginning(tmp_path: Path, said: forging.Seen) -> None:
+def test_a_file_that_was_cut_off_gives_the_beginning(tmp_path: Path, plain_capture: forging.CaptureRows) -> None:
     talk = Talk(How(), tmp_path)
     data = pcap(rendered(converse(talk.sealed(talked()))), 1, nanoseconds=True)
     log = log_of(tmp_path, talk.keys)
     for share in (0.3, 0.61, 0.9):
-        seen = forging.read(tmp_path, data[: int(len(data) * share)], keylogs=[log])
-        done = [row for row in plain(seen.exchanges) if row["status"] == "answered"]
-        assert done == plain(said.exchanges)[: len(done)]
+        result = forging.read(tmp_path, data[: int(len(data) * share)], keylogs=[log])
+        done = [row for row in plain(result.exchanges) if row["status"] == "answered"]
+        assert done == plain(plain_capture.exchanges)[: len(done)]
         assert len(done) > 3
 
 
 def test_lost_packets_take_what_was_in_them_and_no_more(tmp_path: Path) -> None:
-    """Every exchange is a row still, and all that was not hit is decoded."""
-    said_ = [write for number in range(300) for write in forging.turns([number])]
+    """Every exchange remains a row, and all messages without a lost packet are decoded."""
+    writes = [write for number in range(300) for write in forging.turns([number])]
     talk = Talk(How(), tmp_path)
-    packets = converse(talk.sealed(said_))
-    places = [place for place, one in enumerate(packets) if one.payload][20:-4]
-    lost = random.Random(5).sample(places, 12)
-    seen = forging.read(tmp_path, forging.without(packets, *lost), keylogs=[log_of(tmp_path, talk.keys)])
-    hit = sum(packets[place].target[1] == 9092 for place in lost)
-    asked = {row["correlation_id"] for row in seen.exchanges if row["request_state"] == "decoded"}
-    answered = [row for row in seen.exchanges if row["response_state"] == "decoded"]
-    orphans = [row for row in seen.exchanges if row["status"] == "orphan_response"]
-    assert len(asked) == 300 - hit
+    packets = converse(talk.sealed(writes))
+    positions = [position for position, packet in enumerate(packets) if packet.payload][20:-4]
+    lost = random.Random(5).sample(positions, 12)
+    result = forging.read(tmp_path, forging.without(packets, *lost), keylogs=[log_of(tmp_path, talk.keys)])
+    hit = sum(packets[position].target[1] == 9092 for position in lost)
+    decoded_requests = {row["correlation_id"] for row in result.exchanges if row["request_state"] == "decoded"}
+    decoded_responses = [row for row in result.exchanges if row["response_state"] == "decoded"]
+    orphans = [row for row in result.exchanges if row["status"] == "orphan_response"]
+    assert len(decoded_requests) == 300 - hit
     assert len(orphans) == hit
-    assert len(answered) == 300 - len(lost)
-    assert seen.connection["skipped_bytes"] == seen.connection["incomplete_bytes"] == 0
+    assert len(decoded_responses) == 300 - len(lost)
+    assert result.connection["skipped_bytes"] == result.connection["incomplete_bytes"] == 0
 
 
 # --------------------------------------------------------------------------------------------- where keys come from
 
 
 def block(kind: int, body: bytes) -> bytes:
-    """A pcapng block."""
+    """Encode a pcapng block."""
     body += bytes(-len(body) % 4)
     size = (len(body) + 12).to_bytes(4, "little")
     return kind.to_bytes(4, "little") + size + body + size
@@ -257,7 +265,7 @@ def secrets_block(keys: bytes) -> bytes:
 
 
 def with_secrets(packets: Sequence[Segment], keys: Sequence[tuple[int, bytes]]) -> bytes:
-    """A pcapng file with secrets before some of its packets."""
+    """Encode a pcapng file with secrets before some of its packets."""
     data = pcapng(rendered(packets))
     blocks, at = [], 0
     while at < len(data):
@@ -266,22 +274,22 @@ def with_secrets(packets: Sequence[Segment], keys: Sequence[tuple[int, bytes]]) 
         at += size
     head = len(blocks) - len(packets)
     out = blocks[:head]
-    for number, one in enumerate(blocks[head:]):
-        out += [secrets_block(secret) for place, secret in keys if place == number]
-        out.append(one)
+    for number, packet_block in enumerate(blocks[head:]):
+        out += [secrets_block(secret) for position, secret in keys if position == number]
+        out.append(packet_block)
     return b"".join(out)
 
 
-def test_secrets_in_the_capture_open_it(tmp_path: Path, said: forging.Seen) -> None:
+def test_secrets_in_the_capture_open_it(tmp_path: Path, plain_capture: forging.CaptureRows) -> None:
     talk = Talk(How(), tmp_path)
     capture = tmp_path / "capture.pcapng"
     capture.write_bytes(with_secrets(converse(talk.sealed(talked())), [(0, talk.keys)]))
-    assert plain(forging.seen(capture).exchanges) == plain(said.exchanges)
+    assert plain(forging.read_files(capture).exchanges) == plain(plain_capture.exchanges)
 
 
 @pytest.mark.parametrize("window", [2000, 1 << 20])
 def test_secrets_that_come_later_open_what_waited_for_them(tmp_path: Path, window: int) -> None:
-    """Of connections that begin after the first of them: what came before that is as if there were none."""
+    """Secrets open connections that begin after the first secrets; earlier ones stay encrypted."""
     talks = []
     for number in range(3):
         folder = tmp_path / str(number)
@@ -294,12 +302,12 @@ def test_secrets_that_come_later_open_what_waited_for_them(tmp_path: Path, windo
     first, second = len(conversations[0]), len(conversations[1])
     keys = [(first - 4, talks[0].keys), (first + 12, talks[1].keys), (first + second, talks[2].keys)]
     capture = tmp_path / "capture.pcapng"
-    capture.write_bytes(with_secrets([one for talk in conversations for one in talk], keys))
-    seen = forging.seen(capture, window_bytes=window)
-    assert [row["client_port"] for row in seen.connections] == [40_001, 40_002]
-    assert all(row["decrypted"] for row in seen.connections)
-    assert len(seen.exchanges) == 8
-    assert [one["looks_like"] for one in seen.unrecognised["listed"]] == ["TLS"]
+    capture.write_bytes(with_secrets([packet for talk in conversations for packet in talk], keys))
+    result = forging.read_files(capture, window_bytes=window)
+    assert [row["client_port"] for row in result.connections] == [40_001, 40_002]
+    assert all(row["decrypted"] for row in result.connections)
+    assert len(result.exchanges) == 8
+    assert [row["looks_like"] for row in result.unrecognised["listed"]] == ["TLS"]
 
 
 def test_without_the_package_secrets_are_left_alone_and_a_key_log_is_refused(
@@ -311,12 +319,12 @@ def test_without_the_package_secrets_are_left_alone_and_a_key_log_is_refused(
     capture = tmp_path / "capture.pcapng"
     capture.write_bytes(with_secrets(converse(talk.sealed(talked(4))), [(0, talk.keys)]))
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
-    made = analyzer.analyze(capture)
-    assert len(made.exchanges) == 0
-    assert [note for note in made.notes if "pip install 'kwire[tls]'" in note]
-    with pytest.raises(CaptureError, match="not installed") as told:
+    dataset = analyzer.analyze(capture)
+    assert len(dataset.exchanges) == 0
+    assert [note for note in dataset.notes if "pip install 'kwire[tls]'" in note]
+    with pytest.raises(CaptureError, match="not installed") as error:
         analyzer.analyze(capture, keylogs=[talk.path])
-    assert told.value.hint == "pip install 'kwire[tls]'"
+    assert error.value.hint == "pip install 'kwire[tls]'"
 
 
 def test_a_growing_key_log_opens_a_live_capture(tmp_path: Path) -> None:
@@ -330,7 +338,7 @@ def test_a_growing_key_log_opens_a_live_capture(tmp_path: Path) -> None:
     log.touch(0o600)
 
     class Slow(io.RawIOBase):
-        """Gives the capture piece by piece; the keys are there after the second."""
+        """Stream of the capture in pieces; the keys are written before the third."""
 
         def __init__(self) -> None:
             self.at = self.pieces = 0
@@ -357,7 +365,7 @@ def test_a_growing_key_log_opens_a_live_capture(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def given(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A capture and its key log."""
+    """Write a capture and its key log."""
     folder = tmp_path_factory.mktemp("given")
     talk = Talk(How(), folder)
     capture = folder / "capture.pcap"
@@ -415,9 +423,9 @@ def test_what_is_no_key_log_is_one_line_and_a_hint(given: tuple[Path, Path], tmp
 
 def test_keys_go_with_a_capture(given: tuple[Path, Path], tmp_path: Path) -> None:
     capture, keys = given
-    made = tmp_path / "dataset"
-    assert kwire("analyze", capture, "--keylog", keys, "-o", made).returncode == 0
-    for words in (["findings", made], ["story", made], ["report", made], ["sql", made, "SELECT 1"]):
+    dataset = tmp_path / "dataset"
+    assert kwire("analyze", capture, "--keylog", keys, "-o", dataset).returncode == 0
+    for words in (["findings", dataset], ["story", dataset], ["report", dataset], ["sql", dataset, "SELECT 1"]):
         refused(kwire(*words, "--keylog", keys), "--keylog goes with a CAPTURE")
 
 
@@ -427,8 +435,8 @@ def test_keys_go_with_a_capture(given: tuple[Path, Path], tmp_path: Path) -> Non
 def test_the_shared_capture_is_what_its_client_did() -> None:
     """Counts by API and version are those of the broker's request log (27 requests of 5 connections)."""
     folder = shared_folder("tls13-aiokafka-4.3")
-    made = analyzer.analyze(folder / "capture.pcap", keylogs=[folder / "keys.log"])
-    rows = made.exchanges.to_pylist()
+    dataset = analyzer.analyze(folder / "capture.pcap", keylogs=[folder / "keys.log"])
+    rows = dataset.exchanges.to_pylist()
     assert {(row["status"], row["request_state"], row["response_state"]) for row in rows} == {
         ("answered", "decoded", "decoded")
     }
@@ -436,16 +444,16 @@ def test_the_shared_capture_is_what_its_client_did() -> None:
     counted = Counter(f"{row['api']}({row['api_key']}) v{row['api_version']}" for row in rows)
     assert counted == truth
     assert len(rows) == 27
-    connections = made.connections.to_pylist()
-    forging.check_coverage(made.coverage, connections)
+    connections = dataset.connections.to_pylist()
+    forging.check_coverage(dataset.coverage, connections)
     assert {(row["tls_version"], row["tls_cipher"], row["decrypted"]) for row in connections} == {
         ("1.3", "TLS_AES_256_GCM_SHA384", True)
     }
-    assert made.coverage["skipped_bytes"] == made.coverage["incomplete_bytes"] == 0
+    assert dataset.coverage["skipped_bytes"] == dataset.coverage["incomplete_bytes"] == 0
 
 
-def followed(capture: Path, keys: Path, stream: int = 0) -> tuple[bytes, bytes]:
-    """What tshark sees each side of a connection say, inside TLS."""
+def decrypted_by_tshark(capture: Path, keys: Path, stream: int = 0) -> tuple[bytes, bytes]:
+    """Return the decrypted bytes of client and broker of a connection, as tshark reads them."""
     done = subprocess.run(
         [
             "tshark",
@@ -471,23 +479,25 @@ def followed(capture: Path, keys: Path, stream: int = 0) -> tuple[bytes, bytes]:
 @pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed: it is the witness here")
 @pytest.mark.parametrize("name", ["1.3", "1.2, CBC", "forged 1.3"])
 def test_tshark_sees_the_same_bytes(name: str, tmp_path: Path) -> None:
-    """Wireshark's own decryption of the same capture with the same key log, against the messages that are kept; of
-    every suite and way to resume `tests/captures/tls/test_recorded` compares the bytes."""
-    said_ = talked(8)
+    """Compare stored messages with Wireshark's decryption of the same capture by the same key log.
+
+    `tests/captures/tls/test_recorded` compares the bytes for every suite and kind of resumption.
+    """
+    plain_writes = talked(8)
     if name == "forged 1.3":
-        made = Forged(3)
-        said_ = [write for write in said_ if len(write.data) < 16_000]
-        writes, keys = [*made.shaken(), *(made.sealed_write(write) for write in said_)], made.log
+        forged = Forged(3)
+        plain_writes = [write for write in plain_writes if len(write.data) < 16_000]
+        writes, keys = [*forged.shaken(), *(forged.sealed_write(write) for write in plain_writes)], forged.log
     else:
         talk = Talk(HOWS[name], tmp_path)
-        writes = talk.sealed(said_)
+        writes = talk.sealed(plain_writes)
         keys = talk.keys
     capture, log = tmp_path / "capture.pcap", log_of(tmp_path, keys)
     capture.write_bytes(pcap(rendered(converse(writes)), 1, nanoseconds=True))
-    asked, answered = followed(capture, log)
-    assert asked == b"".join(write.data for write in said_ if write.to_broker)
-    assert answered == b"".join(write.data for write in said_ if not write.to_broker)
+    from_client, from_broker = decrypted_by_tshark(capture, log)
+    assert from_client == b"".join(write.data for write in plain_writes if write.to_broker)
+    assert from_broker == b"".join(write.data for write in plain_writes if not write.to_broker)
     messages = analyzer.analyze(capture, keylogs=[log], keep_bytes=True, keep_secrets=True).messages.to_pylist()
-    for direction, seen in (("request", asked), ("response", answered)):
-        kept = [row["bytes"] for row in messages if row["direction"] == direction]
-        assert b"".join(kept) == seen
+    for direction, expected in (("request", from_client), ("response", from_broker)):
+        frames = [row["bytes"] for row in messages if row["direction"] == direction]
+        assert b"".join(frames) == expected

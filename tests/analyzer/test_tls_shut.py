@@ -1,4 +1,4 @@
-"""TLS that nobody opens: what its handshake says, why it failed, what stands before it, and its middle.
+"""Read TLS without keys: its handshake, failures, bytes before it, and connections from their middle.
 
 (proves: captures/tls/clear_handshakes.py, captures/tls/detection.py, captures/tls/alerts.py, captures/tls/midstream.py,
 analyzer/findings/tls.py)
@@ -32,7 +32,7 @@ pytest.importorskip("cryptography", reason="TLS needs the package cryptography: 
 NAMES = ("tls", "tls_version", "tls_cipher", "tls_sni", "tls_alpn", "tls_subject", "tls_not_after", "tls_failure")
 
 
-def told(row: dict[str, Any]) -> list[Any]:
+def handshake_columns(row: dict[str, Any]) -> list[Any]:
     return [row[name] for name in NAMES]
 
 
@@ -41,7 +41,7 @@ def told(row: dict[str, Any]) -> list[Any]:
 
 @pytest.mark.parametrize("name", HOWS)
 def test_a_connection_without_keys_says_what_its_handshake_says(name: str, tmp_path: Path) -> None:
-    """The same as with keys, but for what TLS 1.3 seals: its certificate, and the protocol chosen."""
+    """Columns equal those with keys, except what TLS 1.3 encrypts: certificate and chosen protocol."""
     talk = Talk(dataclasses.replace(HOWS[name], alpn="kafka"), tmp_path)
     packets = converse(talk.sealed(talked(4)))
     known = forging.read(tmp_path, packets, keylogs=[log_of(tmp_path, talk.keys)]).connection
@@ -50,19 +50,19 @@ def test_a_connection_without_keys_says_what_its_handshake_says(name: str, tmp_p
         assert row["opaque_encrypted_bytes"] == row["payload_bytes"] == row["opaque_bytes"] > 0
         assert (row["decrypted"], known["decrypted"]) == (False, True)
         if name.startswith("1.2"):
-            assert told(row) == told(known)
+            assert handshake_columns(row) == handshake_columns(known)
             assert row["tls_subject"] == f"CN={HOST},O=kwire\\, tests"
         else:
-            assert told(row) == [True, "1.3", known["tls_cipher"], HOST, None, None, None, None]
+            assert handshake_columns(row) == [True, "1.3", known["tls_cipher"], HOST, None, None, None, None]
 
 
 def test_without_a_port_it_is_in_the_list_of_what_is_no_kafka_and_in_the_summary(tmp_path: Path) -> None:
     talk = Talk(HOWS["1.2, GCM"], tmp_path)
-    made = forging.read(tmp_path, converse(talk.sealed(talked(4))))
-    assert made.connections == []
-    (one,) = made.unrecognised["listed"]
-    assert one["looks_like"] == "TLS"
-    assert one["tls"] == {
+    result = forging.read(tmp_path, converse(talk.sealed(talked(4))))
+    assert result.connections == []
+    (row,) = result.unrecognised["listed"]
+    assert row["looks_like"] == "TLS"
+    assert row["tls"] == {
         "first_time": "2023-11-14T22:13:20.000000Z",
         "tls_version": "1.2",
         "tls_sni": HOST,
@@ -82,15 +82,15 @@ def summary_of(capture: Path) -> str:
 
 
 def context(server: bool, version: ssl.TLSVersion, folder: Path) -> ssl.SSLContext:
-    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
-    made.minimum_version = made.maximum_version = version
+    ssl_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+    ssl_context.minimum_version = ssl_context.maximum_version = version
     if server:
         (folder / "server.pem").write_text(certificates()[0])
-        made.load_cert_chain(folder / "server.pem")
+        ssl_context.load_cert_chain(folder / "server.pem")
     else:
-        made.check_hostname, made.verify_mode = False, ssl.CERT_NONE
-        made.keylog_filename = str(folder / "keys.log")
-    return made
+        ssl_context.check_hostname, ssl_context.verify_mode = False, ssl.CERT_NONE
+        ssl_context.keylog_filename = str(folder / "keys.log")
+    return ssl_context
 
 
 # fmt: off
@@ -107,33 +107,33 @@ FAILURES: dict[str, tuple[ssl.TLSVersion, ssl.TLSVersion, str, str, str]] = {
 
 
 def findings(folder: Path, **how: Any) -> list[dict[str, Any]]:
-    """What is found in the capture that was read last, of the family of these rules."""
+    """Return the security findings of the capture that was written last, without `plain-traffic`."""
     rows: list[dict[str, Any]] = analyzer.analyze(folder / "capture.pcap", **how).findings.to_pylist()
     return [row for row in rows if row["family"] == "security" and row["code"] != "plain-traffic"]
 
 
 def codes(folder: Path, **how: Any) -> dict[str, str]:
-    """Severity by code."""
+    """Return the severity of each finding by its code."""
     return {row["code"]: row["severity"] for row in findings(folder, **how)}
 
 
 @pytest.mark.parametrize("name", FAILURES)
 def test_a_handshake_that_fails_says_who_broke_it_off(name: str, tmp_path: Path) -> None:
-    """As OpenSSL does it: client and broker of these versions."""
+    """OpenSSL is client and broker, with these versions."""
     client, server, how, expected, code = FAILURES[name]
-    asking, answering = context(False, client, tmp_path), context(True, server, tmp_path)
+    client_context, broker_context = context(False, client, tmp_path), context(True, server, tmp_path)
     if how == "verify":
-        asking.verify_mode = ssl.CERT_REQUIRED
+        client_context.verify_mode = ssl.CERT_REQUIRED
     if how == "ask":
-        answering.verify_mode = ssl.CERT_REQUIRED
-    writes = failing(asking, answering)
+        broker_context.verify_mode = ssl.CERT_REQUIRED
+    writes = failing(client_context, broker_context)
     for ports in ([9092], []):
-        made = forging.read(tmp_path, converse(writes), ports=ports)
-        found = made.connection if ports else made.unrecognised["listed"][0]["tls"]
-        assert found["tls_failure"] == expected
+        result = forging.read(tmp_path, converse(writes), ports=ports)
+        row = result.connection if ports else result.unrecognised["listed"][0]["tls"]
+        assert row["tls_failure"] == expected
         assert codes(tmp_path, ports=ports) == {code: "error"}
     dataset = analyzer.analyze(tmp_path / "capture.pcap")
-    assert "tls-not-decoded" not in dataset.findings["code"].to_pylist()  # nothing was said that keys would open
+    assert "tls-not-decoded" not in dataset.findings["code"].to_pylist()  # there is nothing that keys could decrypt
     assert "no handshake came to an end" in summary_text(dataset.summary, None)
 
 
@@ -142,14 +142,16 @@ def hello() -> bytes:
 
 
 def test_tls_to_a_listener_that_speaks_none(tmp_path: Path) -> None:
-    """It closes without a word, or says something else; nothing is said of a capture that ended first, or that has the
-    client's packets alone."""
+    """The broker closes without an answer, or answers in another protocol.
+
+    A capture that ends earlier, or has only the client's packets, gives no finding.
+    """
     silent, other = [Write(True, hello())], [Write(True, hello()), Write(False, b"\0\0\0\x06\0\0\0\x01\0\x23")]
     for writes, expected in ((silent, "broker: no answer"), (other, "broker: not TLS")):
-        made = forging.read(tmp_path, converse(writes))
-        assert made.unrecognised["listed"][0]["tls"]["tls_failure"] == expected
+        result = forging.read(tmp_path, converse(writes))
+        assert result.unrecognised["listed"][0]["tls"]["tls_failure"] == expected
         assert codes(tmp_path) == {"not-tls": "error"}
-    for packets in (converse(silent, close=None), [one for one in converse(silent) if one.target[1] == 9092]):
+    for packets in (converse(silent, close=None), [packet for packet in converse(silent) if packet.target[1] == 9092]):
         near = forging.read(tmp_path, packets)
         assert "tls_failure" not in near.unrecognised["listed"][0]["tls"]
         assert codes(tmp_path) == {}
@@ -157,13 +159,13 @@ def test_tls_to_a_listener_that_speaks_none(tmp_path: Path) -> None:
 
 def test_a_plain_client_at_a_listener_of_tls_is_told_by_the_alert(tmp_path: Path) -> None:
     alert = b"\x15\x03\x03\x00\x02\x02\x0a"
-    made = forging.read(tmp_path, converse([Write(True, forging.metadata(1)), Write(False, alert)]), ports=[9092])
-    assert made.connection["tls_failure"] == "broker: unexpected_message"
+    result = forging.read(tmp_path, converse([Write(True, forging.metadata(1)), Write(False, alert)]), ports=[9092])
+    assert result.connection["tls_failure"] == "broker: unexpected_message"
 
 
 @pytest.mark.parametrize("port", [9092, 50000])
 def test_clients_in_the_clear_at_a_listener_of_tls_are_no_handshakes(port: int, tmp_path: Path) -> None:
-    """As Kafka 4.3 answers them (alert 80); which end's address is the smaller says nothing of who spoke."""
+    """Kafka 4.3 answers with alert 80; the order of the two addresses must not decide who the client is."""
     packets: list[Segment] = []
     for number, client_id in enumerate(("orders", "orders", "billing")):
         ask = forging.request(3, 1, 1, {"topics": [{"name": "orders"}]}, client_id)
@@ -171,10 +173,10 @@ def test_clients_in_the_clear_at_a_listener_of_tls_are_no_handshakes(port: int, 
         packets += converse(
             writes, client=("10.0.0.3", 40000 + number), broker=("10.0.0.3", port), start_ns=START_NS + number * 10**9
         )
-    made = forging.read(tmp_path, packets)
-    assert {row["tls_failure"] for row in made.connections} == {"broker: internal_error"}
-    found = [row for row in findings(tmp_path) if row["code"] == "tls-alert"]
-    texts = {dict(row["who"])["client_id"]: row["text"] for row in found}
+    result = forging.read(tmp_path, packets)
+    assert {row["tls_failure"] for row in result.connections} == {"broker: internal_error"}
+    alerts = [row for row in findings(tmp_path) if row["code"] == "tls-alert"]
+    texts = {dict(row["who"])["client_id"]: row["text"] for row in alerts}
     assert sorted(texts) == ["billing", "orders"]
     assert texts["orders"].startswith(
         f"orders (10.0.0.3) spoke in the clear to 10.0.0.3:{port}, a listener of TLS, 2 times, "
@@ -184,8 +186,8 @@ def test_clients_in_the_clear_at_a_listener_of_tls_are_no_handshakes(port: int, 
 
 def test_an_alert_that_closes_in_order_is_none(tmp_path: Path) -> None:
     talk = Talk(HOWS["1.2, GCM"], tmp_path)
-    made = forging.read(tmp_path, converse(talk.sealed(talked(2))), ports=[9092])
-    assert made.connection["tls_failure"] is None
+    result = forging.read(tmp_path, converse(talk.sealed(talked(2))), ports=[9092])
+    assert result.connection["tls_failure"] is None
     assert codes(tmp_path, ports=[9092]) == {}
 
 
@@ -203,7 +205,7 @@ def test_a_certificate_that_has_ended_or_will_soon(ends: int, severity: str | No
             assert f"CN={HOST}" in row["text"]
 
 
-# --------------------------------------------------------------------------------------- what stands before TLS
+# --------------------------------------------------------------------------------------------------- bytes before TLS
 
 PROXY_1 = b"PROXY TCP4 192.0.2.7 198.51.100.9 50123 9093\r\n"
 PROXY_2 = (
@@ -218,11 +220,11 @@ CONNECT = (b"CONNECT broker:9093 HTTP/1.1\r\nHost: broker\r\n\r\n", b"HTTP/1.1 2
 
 
 def behind(writes: Sequence[Write], name: str) -> list[Write]:
-    """A conversation behind what a balancer or a proxy is told."""
+    """Put the bytes for a load balancer or a proxy before a conversation."""
     if name == "a line in the hello's segment":
         return [Write(True, PROXY_1 + writes[0].data), *writes[1:]]
     before = {"a line": (PROXY_1,), "a header": (PROXY_2,), "SOCKS5": SOCKS, "CONNECT": CONNECT}[name]
-    return [*(Write(place % 2 == 0, data) for place, data in enumerate(before)), *writes]
+    return [*(Write(position % 2 == 0, data) for position, data in enumerate(before)), *writes]
 
 
 @pytest.mark.parametrize("name", ["a line", "a line in the hello's segment", "a header", "SOCKS5", "CONNECT"])
@@ -236,26 +238,26 @@ def test_tls_behind_what_a_balancer_or_proxy_is_told(name: str, mss: int, tmp_pa
     before = expected.connection["opaque_prefix_bytes"]
     assert before > 0
     for window in (1000, 1 << 20):
-        seen = forging.read(tmp_path, packets, keylogs=[log], window_bytes=window)
-        assert plain(seen.exchanges) == plain(expected.exchanges)
+        result = forging.read(tmp_path, packets, keylogs=[log], window_bytes=window)
+        assert plain(result.exchanges) == plain(expected.exchanges)
         for column in ("proxied_from", "proxied_to", "opaque_prefix_bytes"):
-            assert seen.connection[column] == expected.connection[column]
-        assert (seen.connection["tls_version"], seen.connection["decrypted"]) == ("1.3", True)
+            assert result.connection[column] == expected.connection[column]
+        assert (result.connection["tls_version"], result.connection["decrypted"]) == ("1.3", True)
     if not name.startswith(("a line", "a header")):
-        return  # a proxy's handshake is all that is seen of it
+        return  # without keys only the proxy's handshake is visible
     shut = forging.read(tmp_path, packets, ports=[9092])
     assert (shut.connection["tls_version"], shut.connection["tls_sni"]) == ("1.3", HOST)
 
 
 def test_a_line_without_tls_behind_it_is_read_as_before(tmp_path: Path) -> None:
-    """With a key log of others, whatever the pieces are."""
+    """A key log of other connections changes nothing, in segments of any size."""
     packets = converse(behind(talked(4), "a line"), mss=7)
     log = log_of(tmp_path, Forged(1).log)
     for window in (1000, 1 << 20):
-        seen = forging.read(tmp_path, packets, keylogs=[log], window_bytes=window)
-        assert plain(seen.exchanges) == plain(forging.read(tmp_path, packets).exchanges)
-        assert seen.connection["tls"] is False
-    for count in (1, 3):  # it ends before anything can be told
+        result = forging.read(tmp_path, packets, keylogs=[log], window_bytes=window)
+        assert plain(result.exchanges) == plain(forging.read(tmp_path, packets).exchanges)
+        assert result.connection["tls"] is False
+    for count in (1, 3):  # it ends before anything can be detected
         forging.read(tmp_path, converse([Write(True, b"PROXY "[:count])]), keylogs=[log], ports=[9092])
 
 
@@ -263,49 +265,49 @@ def test_a_line_without_tls_behind_it_is_read_as_before(tmp_path: Path) -> None:
 
 
 def middle(turns: int, suite: int = 0x1302, skipped: int = 40, padding: int = 0) -> tuple[list[Write], bytes]:
-    """Requests and answers of a session without its first records."""
-    made = Forged(21, suite)
-    said = [
-        made.sealed_write(write, 0 if write.to_broker else padding)
+    """Return requests and answers of a TLS session without its first records, and its keys."""
+    forged = Forged(21, suite)
+    writes = [
+        forged.sealed_write(write, 0 if write.to_broker else padding)
         for write in talked(turns)
         if len(write.data) <= 16_000
     ]
-    return said[skipped:], made.log
+    return writes[skipped:], forged.log
 
 
 @pytest.mark.parametrize("suite, padding", [(0x1301, 0), (0x1302, 0), (0x1303, 0), (0x1302, 16), (0x1303, 16)])
 def test_tls_1_3_is_opened_from_its_middle(suite: int, padding: int, tmp_path: Path) -> None:
-    """Brokers, which run on Java, pad each of their records by 16 bytes."""
+    """Brokers run on Java, which pads each TLS record by 16 bytes."""
     writes, keys = middle(60, suite, padding=padding)
     packets = converse(writes, handshake=False)
     log = log_of(tmp_path, b"".join(Forged(number).log for number in range(30, 40)) + keys)
     expected = forging.read(
-        tmp_path, converse([one for one in talked(60) if len(one.data) <= 16_000][40:], handshake=False)
+        tmp_path, converse([write for write in talked(60) if len(write.data) <= 16_000][40:], handshake=False)
     )
     for window in (3000, 1 << 20):
-        seen = forging.read(tmp_path, packets, keylogs=[log], window_bytes=window)
-        assert seen.brief() == expected.brief()
-        assert len(seen.exchanges) > 30
-        assert (seen.connection["tls_version"], seen.connection["decrypted"]) == ("1.3", True)
+        result = forging.read(tmp_path, packets, keylogs=[log], window_bytes=window)
+        assert result.brief() == expected.brief()
+        assert len(result.exchanges) > 30
+        assert (result.connection["tls_version"], result.connection["decrypted"]) == ("1.3", True)
     assert forging.read(tmp_path, packets, keylogs=[log_of(tmp_path, Forged(1).log)]).exchanges == []
 
 
 def test_it_begins_inside_a_record(tmp_path: Path) -> None:
     writes, keys = middle(60)
-    first = next(place for place, write in enumerate(writes) if len(write.data) > 3000)
+    first = next(position for position, write in enumerate(writes) if len(write.data) > 3000)
     cut = [Write(writes[first].to_broker, writes[first].data[2000:]), *writes[first + 1 :]]
-    seen = forging.read(tmp_path, converse(cut, handshake=False), keylogs=[log_of(tmp_path, keys)])
-    assert seen.connection["decrypted"] is True
-    said = [one for one in talked(60) if len(one.data) <= 16_000][40 + first + 1 :]
-    expected = forging.read(tmp_path, converse(said, handshake=False))
-    assert seen.brief() == expected.brief()
-    assert len(seen.exchanges) > 15
+    result = forging.read(tmp_path, converse(cut, handshake=False), keylogs=[log_of(tmp_path, keys)])
+    assert result.connection["decrypted"] is True
+    rest = [write for write in talked(60) if len(write.data) <= 16_000][40 + first + 1 :]
+    expected = forging.read(tmp_path, converse(rest, handshake=False))
+    assert result.brief() == expected.brief()
+    assert len(result.exchanges) > 15
 
 
 def test_a_plain_connection_from_its_middle_stays_plain(tmp_path: Path) -> None:
-    """It begins inside a message, with bytes that may be anything."""
-    said = talked(12)
-    packets: list[Segment] = converse([Write(True, said[0].data[9:]), *said[1:]], handshake=False)
+    """The capture begins inside a message, with arbitrary bytes."""
+    writes = talked(12)
+    packets: list[Segment] = converse([Write(True, writes[0].data[9:]), *writes[1:]], handshake=False)
     log = log_of(tmp_path, Forged(1).log)
     for window in (1000, 1 << 20):
         with_keys = forging.read(tmp_path, packets, keylogs=[log], window_bytes=window)
@@ -314,17 +316,17 @@ def test_a_plain_connection_from_its_middle_stays_plain(tmp_path: Path) -> None:
 
 
 def test_a_number_far_from_the_first_is_found_and_the_search_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Forged(5)
-    made._numbers[2, True] = 200_000
-    sealed = made.sealed(True, 2, 23, b"asked")
+    forged = Forged(5)
+    forged._numbers[2, True] = 200_000
+    sealed = forged.sealed(True, 2, 23, b"asked")
     keys = KeyLog()
-    keys.take(Forged(6).log + made.log)
+    keys.take(Forged(6).log + forged.log)
     search = midstream.Search()
-    found = search.find(midstream.guesses(keys), sealed[:5], sealed[5:])
-    assert found is not None
-    assert (found.random, found.server, found.number, found.opened.plain) == (made.random, False, 200_000, b"asked")
-    known = midstream.guesses(keys, made.random, server=True)
-    assert [(one.random, one.server) for one in known] == [(made.random, True)]
+    match = search.find(midstream.guesses(keys), sealed[:5], sealed[5:])
+    assert match is not None
+    assert (match.random, match.server, match.number, match.opened.plain) == (forged.random, False, 200_000, b"asked")
+    known = midstream.guesses(keys, forged.random, server=True)
+    assert [(guess.random, guess.server) for guess in known] == [(forged.random, True)]
     assert len(keys.names(TRAFFIC[0])) == 2
     tried = []
     monkeypatch.setattr(Opener13, "open", lambda self, number, head, body: tried.append(number))
@@ -335,12 +337,12 @@ def test_a_number_far_from_the_first_is_found_and_the_search_is_bounded(monkeypa
 
 
 def test_the_alert_of_a_client_is_told_by_its_size_alone_where_it_is_its_first(tmp_path: Path) -> None:
-    """A Finished is longer; what comes after it may have any size."""
-    made = Forged(8)
-    hellos = [Write(True, made.client_hello()), Write(False, made.answered())]
-    finished = Write(True, CHANGE_CIPHER + made.sealed(True, SHAKING, HANDSHAKE, message(20, bytes(48))))
-    closed = Write(True, made.sealed(True, 2, 21, b"\x01\x00"))
+    """A Finished is longer than an alert; records after it may have any size."""
+    forged = Forged(8)
+    hellos = [Write(True, forged.client_hello()), Write(False, forged.answered())]
+    finished = Write(True, CHANGE_CIPHER + forged.sealed(True, SHAKING, HANDSHAKE, message(20, bytes(48))))
+    closed = Write(True, forged.sealed(True, 2, 21, b"\x01\x00"))
     alert = Write(True, CHANGE_CIPHER + Forged(8).sealed(True, SHAKING, 21, b"\x02\x30"))
     for writes, expected in (([*hellos, finished, closed], None), ([*hellos, alert], "client: sealed")):
-        made_of = forging.read(tmp_path, converse(writes), ports=[9092])
-        assert made_of.connection["tls_failure"] == expected
+        result = forging.read(tmp_path, converse(writes), ports=[9092])
+        assert result.connection["tls_failure"] == expected

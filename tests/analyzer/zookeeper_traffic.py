@@ -1,4 +1,4 @@
-"""What clients of the 0.8 era and ZooKeeper say to each other, by hand (zookeeper.jute); no code of the reader's."""
+"""Encode traffic between clients of the 0.8 era and ZooKeeper (zookeeper.jute), without code of the reader."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def buffer(value: bytes) -> bytes:
 
 
 def connect() -> bytes:
-    """ConnectRequest as ZooKeeper 3.4's client writes it, `readOnly` behind it."""
+    """Encode a ConnectRequest as ZooKeeper 3.4's client writes it, followed by `readOnly`."""
     return frame(struct.pack(">iqiq", 0, 0, 6000, 0) + buffer(bytes(16)) + b"\0")
 
 
@@ -28,11 +28,11 @@ def connected() -> bytes:
     return frame(struct.pack(">iiq", 0, 6000, SESSION) + buffer(b"secret-passwd-16") + b"\0")
 
 
-def asked(xid: int, kind: int, record: bytes = b"") -> bytes:
+def request_frame(xid: int, kind: int, record: bytes = b"") -> bytes:
     return frame(struct.pack(">ii", xid, kind) + record)
 
 
-def answered(xid: int, record: bytes = b"", error: int = 0) -> bytes:
+def response_frame(xid: int, record: bytes = b"", error: int = 0) -> bytes:
     return frame(struct.pack(">iqi", xid, 77, error) + record)
 
 
@@ -41,34 +41,36 @@ ACL = struct.pack(">ii", 1, 31) + text("world") + text("anyone")
 
 
 def ping() -> tuple[bytes, bytes]:
-    return asked(-2, 11), answered(-2)
+    return request_frame(-2, 11), response_frame(-2)
 
 
 def get(xid: int, path: str, value: bytes | None) -> tuple[bytes, bytes]:
-    """getData, without a watch; None: there is no such node."""
-    answer = answered(xid, b"", -101) if value is None else answered(xid, buffer(value) + STAT)
-    return asked(xid, 4, text(path) + b"\0"), answer
+    """Encode getData without a watch, and its answer; a `value` of None: no such node."""
+    answer = response_frame(xid, b"", -101) if value is None else response_frame(xid, buffer(value) + STAT)
+    return request_frame(xid, 4, text(path) + b"\0"), answer
 
 
 def put(xid: int, path: str, value: bytes, error: int = 0) -> tuple[bytes, bytes]:
-    """setData of any version."""
-    request = asked(xid, 5, text(path) + buffer(value) + struct.pack(">i", -1))
-    return request, answered(xid, b"" if error else STAT, error)
+    """Encode setData of any version, and its answer."""
+    request = request_frame(xid, 5, text(path) + buffer(value) + struct.pack(">i", -1))
+    return request, response_frame(xid, b"" if error else STAT, error)
 
 
 def make(xid: int, path: str, value: bytes) -> tuple[bytes, bytes]:
-    """create of a lasting node that anybody may change."""
-    return asked(xid, 1, text(path) + buffer(value) + ACL + struct.pack(">i", 0)), answered(xid, text(path))
+    """Encode create of a persistent node that anybody may change, and its answer."""
+    return request_frame(xid, 1, text(path) + buffer(value) + ACL + struct.pack(">i", 0)), response_frame(
+        xid, text(path)
+    )
 
 
 def together(xid: int, *parts: tuple[int, bytes]) -> tuple[bytes, bytes]:
-    """multi of operations (type, record), all well."""
+    """Encode multi of operations (type, record), and an answer in which all succeed."""
     inside = b"".join(struct.pack(">iBi", kind, 0, -1) + record for kind, record in parts)
     end = struct.pack(">iBi", -1, 1, -1)
     results = b"".join(struct.pack(">iBi", kind, 0, 0) for kind, _ in parts)
-    return asked(xid, 14, inside + end), answered(xid, results + end)
+    return request_frame(xid, 14, inside + end), response_frame(xid, results + end)
 
 
 def login(xid: int = -4) -> tuple[bytes, bytes]:
-    """addAuth: what nobody may keep."""
-    return asked(xid, 100, struct.pack(">i", 0) + text("digest") + buffer(b"super:geheim")), answered(xid)
+    """Encode addAuth, whose credentials must never be stored, and its answer."""
+    return request_frame(xid, 100, struct.pack(">i", 0) + text("digest") + buffer(b"super:geheim")), response_frame(xid)

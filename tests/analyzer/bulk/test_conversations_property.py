@@ -22,7 +22,7 @@ from tests.analyzer.forging import (
     API_VERSIONS,
     SASL_HANDSHAKE,
     TABLE_NAMES,
-    Seen,
+    CaptureRows,
     answering,
     asking,
     batch,
@@ -35,9 +35,9 @@ from tests.analyzer.forging import (
     metadata_answer,
     produce,
     produce_answer,
+    read_files,
     request,
     response,
-    seen,
 )
 from tests.captures.forge import (
     Segment,
@@ -167,11 +167,11 @@ def treated(segments: list[Segment], rng: random.Random) -> list[Segment]:
     return shaken + rest
 
 
-def analysed(segments: list[Segment], **options: Any) -> Seen:
+def analysed(segments: list[Segment], **options: Any) -> CaptureRows:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "capture.pcap"
         path.write_bytes(pcap(rendered(segments), nanoseconds=True))
-        return seen(path, **options)
+        return read_files(path, **options)
 
 
 def stripped(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -184,7 +184,7 @@ def stripped(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(reduced, key=lambda row: str(row["connection"]))
 
 
-def assert_same_tables(left: Seen, other: Seen) -> None:
+def assert_same_tables(left: CaptureRows, other: CaptureRows) -> None:
     for name in TABLE_NAMES:
         a, b = left.tables[name], other.tables[name]
         assert a.schema.equals(b.schema)
@@ -252,6 +252,6 @@ def test_windows_and_threads_change_nothing(
 @pytest.mark.parametrize("folder", sorted(SAMPLES.glob("*/truth.json")), ids=lambda path: path.parent.name)
 def test_windows_and_threads_change_nothing_on_samples(folder: Path) -> None:
     path = [str(file) for file in capture_files(folder.parent)]
-    whole = seen(path, threads=1, window_bytes=1 << 26)
-    assert_same_tables(whole, seen(path, threads=4, window_bytes=20_000))
-    assert_same_tables(whole, seen(path, threads=6, window_bytes=1 << 26))
+    whole = read_files(path, threads=1, window_bytes=1 << 26)
+    assert_same_tables(whole, read_files(path, threads=4, window_bytes=20_000))
+    assert_same_tables(whole, read_files(path, threads=6, window_bytes=1 << 26))

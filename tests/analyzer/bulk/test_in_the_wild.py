@@ -29,7 +29,7 @@ from captures.prefixes import (
 from tests.analyzer import forging
 from tests.analyzer.forging import (
     CLIENT_ID,
-    Seen,
+    CaptureRows,
     answering,
     asking,
     heartbeat,
@@ -38,7 +38,7 @@ from tests.analyzer.forging import (
     produce,
     produce_answer,
     read,
-    seen,
+    read_files,
     turns,
     without,
 )
@@ -59,9 +59,9 @@ OTHERS = (
 # fmt: on
 
 
-def of(name: str) -> Seen:
+def of(name: str) -> CaptureRows:
     """A shared capture, read as a user reads it: no port is named."""
-    return seen(shared_folder(name) / "capture.pcap")
+    return read_files(shared_folder(name) / "capture.pcap")
 
 
 @pytest.mark.parametrize("name", [*OLD, *PROXIED, *OTHERS])

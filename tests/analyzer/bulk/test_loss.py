@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.analyzer.forging import Seen, read
+from tests.analyzer.forging import CaptureRows, read
 from tests.captures.forge import SYN, Segment, dropped, loaded, merged, resegmented, segments_of
 from tests.shared import SAMPLES, capture_files, shared_folder
 
@@ -77,7 +77,7 @@ class Origins:
             self.first[key] = first
 
 
-def untouched(whole: Seen, origins: Origins, is_kept: np.ndarray) -> list[dict[str, Any]]:
+def untouched(whole: CaptureRows, origins: Origins, is_kept: np.ndarray) -> list[dict[str, Any]]:
     """Rows of the whole capture all of whose bytes still come with the packet that first brought them. Where a message
     lies in its stream is the sum of the sizes before it: the capture is complete and every frame is a row."""
     out = []
@@ -117,7 +117,7 @@ def identity(row: dict[str, Any]) -> tuple[Any, ...]:
 
 def lose(
     folder: Path, segments: list[Segment], share: float, seed: int
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]], Seen]:
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], CaptureRows]:
     """(untouched rows, those of them not found, what was seen) with a share of the packets removed."""
     whole = read(folder, segments)
     positions = {id(segment): index for index, segment in enumerate(segments)}

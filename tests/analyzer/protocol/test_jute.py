@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from analyzer.protocol.jute import MAX_FRAME, MAX_OPEN, Conversation, Spoken, looks_like
 from tests.analyzer.zookeeper_traffic import (
-    asked,
     connect,
     connected,
     frame,
@@ -19,6 +18,7 @@ from tests.analyzer.zookeeper_traffic import (
     make,
     ping,
     put,
+    request_frame,
     text,
     together,
 )
@@ -118,14 +118,14 @@ def test_answers_are_of_the_request_with_their_number() -> None:
     [
         frame(b""),
         frame(b"\0\0"),
-        asked(1, 5),
-        asked(1, 5, struct.pack(">i", 1 << 30)),
-        asked(1, 5, text("/a")),
-        asked(1, 14, bytes(9) * 3),
+        request_frame(1, 5),
+        request_frame(1, 5, struct.pack(">i", 1 << 30)),
+        request_frame(1, 5, text("/a")),
+        request_frame(1, 14, bytes(9) * 3),
         struct.pack(">i", -5),
         struct.pack(">i", MAX_FRAME + 1) + bytes(50),
-        asked(1, 4, struct.pack(">i", 2) + b"\xff\xfe\0"),
-        asked(1, 999, text("/a")),
+        request_frame(1, 4, struct.pack(">i", 2) + b"\xff\xfe\0"),
+        request_frame(1, 999, text("/a")),
     ],
 )
 def test_nonsense_says_nothing_and_breaks_nothing(data: bytes) -> None:
