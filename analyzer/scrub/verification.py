@@ -118,7 +118,7 @@ def shared_windows(
     path: str, captured: CapturedBytes, replaced: np.ndarray, pseudonyms: Pseudonyms, words: Collection[bytes]
 ) -> Iterator[Leak]:
     """Find printable windows of what was captured (its bytes, and `replaced` ones of packets) in a clean file, but for
-    those of `words`, which stay, for one byte repeated (compressed data that is filled up has that), and for numbers
+    those of `words`, which stay, for one byte repeated (compressed data has that by chance), and for numbers
     that pseudonyms have by chance."""
 
     def original() -> Iterator[np.ndarray]:
@@ -129,7 +129,7 @@ def shared_windows(
     stay = WORDS.union(words)
     for window in windows.shared(windows.overlapping(clean), original):
         if (
-            len(set(window)) == 1
+            windows.is_filler(window)
             or windows.is_public(window, stay)
             or (_NUMBER.fullmatch(window) and pseudonyms.has_number(window))
         ):

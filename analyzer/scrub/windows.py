@@ -91,6 +91,11 @@ def overlapping(data: np.ndarray) -> Iterator[np.ndarray]:
         yield data[at : at + CHUNK + SIZE - 1]
 
 
+def is_filler(window: bytes) -> bool:
+    """Whether all bytes but one at most are the same, as in compressed data of which much repeats."""
+    return max(map(window.count, set(window))) >= len(window) - 1
+
+
 def is_public(window: bytes, words: Collection[bytes]) -> bool:
     """Whether a window is made of public words, or of parts of them at its ends, but for fewer letters and digits than
     `_LEAST_OWN`."""

@@ -66,6 +66,11 @@ def test_no_other_text_may(window: bytes) -> None:
     assert not windows.is_public(window, WORDS)
 
 
+def test_one_byte_repeated_tells_nothing() -> None:
+    assert all(windows.is_filler(window) for window in (b"DDDDDDDD", b"EDDDDDDD", b"0000 000"))
+    assert not any(windows.is_filler(window) for window in (b"EDDDDDDE", b"10000001", b"JANE DOE"))
+
+
 def produced(records: bytes) -> list[Record]:
     """A conversation in which a producer sends something in place of a batch."""
     body = struct.pack(">hhii", -1, 1, 30000, 1) + struct.pack(">h", 6) + b"orders"
