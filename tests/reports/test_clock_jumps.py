@@ -63,9 +63,9 @@ def steps(folder: Path) -> Iterator[tuple[str, Any]]:
     with engine.opened([dataset]) as embedded:
         for view in catalog.views():
             yield view.name, embedded.ask(f"SELECT * FROM {view.name}")
-        made = report.make(embedded, ("dataset",), None, "0")
+        page = report.make(embedded, ("dataset",), None, "0")
         for render in (rendering.as_html, rendering.as_json, rendering.as_markdown):
-            yield render.__name__, render(made)
+            yield render.__name__, render(page)
     with contextlib.ExitStack() as stack:
         asking = Asking(viewed(stack, dataset))
         for call in ("info", "rows", "facets", "stats", "heatmap", "timeline", "ladder", "findings"):
