@@ -302,6 +302,8 @@ class Packets:
     ) -> None:
         out[at : at + 16] = data[at : at + 16]
         out[at + 18 : at + 20] = data[at + 18 : at + 20]
+        if len(data) < at + 18:
+            return  # cut off before the end of its checksum
         begin = min(at + (data[at + 12] >> 4) * 4, end)
         self._replaced(_options(data, out, at + 20, begin))
         if begin < end and payload is not None:

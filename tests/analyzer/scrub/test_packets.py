@@ -137,3 +137,13 @@ def test_any_number_of_frames_in_frames(tmp_path: Path) -> None:
 
     before, after = cleaned([wrap], 4, tmp_path)
     assert before[0][:6] not in after[0]
+
+
+@pytest.mark.parametrize("size", range(34, 55))
+def test_a_tcp_header_may_be_cut_off_anywhere(size: int, tmp_path: Path) -> None:
+    records = [recorded(segment.time_ns, framed(forge.tcp_ip(segment))) for segment in SEGMENTS]
+    path, out = tmp_path / "capture.pcap", tmp_path / "clean.pcapng"
+    path.write_bytes(pcap([*records, recorded(10**12, records[0].data[:size])], nanoseconds=True))
+    scrub(capture_points([str(path)])[0], str(out), Task(b"k" * 32))
+    _, again = forge.loaded(out)
+    assert len(again[-1].data) == size
