@@ -41,5 +41,5 @@ def micros(text: Any, none: Other) -> int | Other:
     """Microseconds since 1970 of a time as RFC 3339 writes it; `none` where it is none: files may say anything."""
     try:
         return (utc(datetime.datetime.fromisoformat(text)) - EPOCH) // datetime.timedelta(microseconds=1)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return none

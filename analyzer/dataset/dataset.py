@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet
 
+from analyzer.common.escapes import printable
 from analyzer.dataset import tables
 from analyzer.dataset.locks import DatasetError, ReadLock, StagingFolder, WriteLock, clear_dead, hidden, unread
 from analyzer.dataset.manifest import MANIFEST, is_dataset, joined_manifests, read_manifest
@@ -101,7 +102,7 @@ class StoredDataset:
 
 def open_dataset(path: str | os.PathLike[str]) -> StoredDataset:
     """Open a dataset; its tables are attributes, not loaded. Raises DatasetError, also where a file is not as long as
-    the manifest says or has not as many rows."""
+    the manifest says or has not as many rows, and where a column has another type than in the contract."""
     lease = ReadLock(Path(path))
     manifest = read_manifest(path)
     for entry in manifest["files"]:
@@ -119,9 +120,16 @@ def _compared(path: Path, entry: dict[str, Any]) -> None:
     if size != entry["size"]:
         raise DatasetError(f"{path}: {entry['path']} has {size} bytes, the manifest says {entry['size']}", again)
     with readable(path, entry["path"]):
-        rows = pyarrow.parquet.read_metadata(file).num_rows
+        metadata = pyarrow.parquet.read_metadata(file)
+        stored = metadata.schema.to_arrow_schema()
+    rows = metadata.num_rows
     if rows != entry["rows"]:
         raise DatasetError(f"{path}: {entry['path']} has {rows} rows, the manifest says {entry['rows']}", again)
+    for column in tables.TABLES[entry["table"]]:  # an older dataset may lack some
+        for position in stored.get_all_field_indices(column.name):
+            if not tables.is_same_type(stored.field(position).type, column.type):
+                kind = printable(str(stored.field(position).type)[:100])
+                raise DatasetError(f"{path}: {entry['path']}: column {column.name} is {kind}, not {column.type}", again)
 
 
 @contextlib.contextmanager

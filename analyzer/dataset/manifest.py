@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
+from analyzer.common import times
 from analyzer.dataset import tables
 from analyzer.dataset.locks import DatasetError
 
@@ -65,6 +67,17 @@ def _well_formed(manifest: dict[str, Any]) -> bool:
     )
 
 
+_RFC_3339 = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?(Z|[+-][0-9]{2}:[0-9]{2})")
+_TIMES = ("first_time", "last_time")
+
+
+def _is_time(value: Any) -> bool:
+    """Whether this is a time with its zone as RFC 3339 writes it, or null."""
+    if value is None:
+        return True
+    return isinstance(value, str) and bool(_RFC_3339.fullmatch(value)) and times.micros(value, None) is not None
+
+
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
 
@@ -89,7 +102,7 @@ def _is_capture(entry: Any) -> bool:
         and isinstance(entry.get("name"), str)
         and isinstance(entry.get("files"), list)
         and all(isinstance(file, dict) and _is_count(file.get("size", 0)) for file in entry["files"])
-        and all(isinstance(entry.get(name), str | None) for name in ("first_time", "last_time"))
+        and all(_is_time(part.get(name)) for part in (entry, *entry["files"]) for name in _TIMES)
         and isinstance(entry.get("link_types", []), list)
         and all(isinstance(link, str) for link in entry.get("link_types", []))
         and isinstance(entry.get("meaning", False), bool)
@@ -104,7 +117,8 @@ def _is_attempt(attempt: Any) -> bool:
     """Of a capture point: connections of a client to an end point that never were."""
     return (
         isinstance(attempt, dict)
-        and all(isinstance(attempt.get(name), str) for name in ("client", "server", "first_time", "last_time"))
+        and all(isinstance(attempt.get(name), str) for name in ("client", "server", *_TIMES))
+        and all(_is_time(attempt[name]) for name in _TIMES)
         and all(_is_count(attempt.get(name)) for name in ("refused", "unanswered", "most_in_a_minute"))
     )
 

@@ -37,6 +37,7 @@ __all__ = [
     "TABLES",
     "TIME",
     "Column",
+    "is_same_type",
     "schema",
 ]
 
@@ -464,6 +465,32 @@ RUN_TABLES = ("outcomes", "remaps", "audit")
 def schema(table: str) -> pa.Schema:
     """The Arrow schema of a table, plain types only."""
     return pa.schema([(column.name, column.type) for column in TABLES[table]])
+
+
+def is_same_type(stored: pa.DataType, contract: pa.DataType) -> bool:
+    """Tell whether a column of a file has the type of the contract, however it is encoded, and whatever the file calls
+    the elements of a list."""
+    types = pa.types
+    if types.is_dictionary(stored):
+        return is_same_type(stored.value_type, contract)
+    if types.is_map(contract):
+        return (
+            types.is_map(stored)
+            and is_same_type(stored.key_type, contract.key_type)
+            and is_same_type(stored.item_type, contract.item_type)
+        )
+    if types.is_list(contract):
+        is_list = types.is_list(stored) or types.is_large_list(stored)
+        return is_list and is_same_type(stored.value_type, contract.value_type)
+    if types.is_struct(contract):
+        if not types.is_struct(stored) or stored.num_fields != contract.num_fields:
+            return False
+        return all(
+            left.name == right.name and is_same_type(left.type, right.type)
+            for left, right in zip(stored, contract, strict=True)
+        )
+    plain = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
+    return bool(plain.get(stored, stored) == contract)
 
 
 @functools.cache

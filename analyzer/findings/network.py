@@ -15,7 +15,7 @@ from analyzer.findings.rules import Limits, Match, rule
 from analyzer.findings.wording import client, count, lasting, moment, name, share
 from analyzer.frame import arrow, spill
 from analyzer.frame.frame import NULL, codes_of
-from analyzer.frame.grouping import busiest_window, max_by, rows_by_key, split
+from analyzer.frame.grouping import busiest_window, max_by, median_count, rows_by_key, split
 from analyzer.protocol import api_keys
 
 _IDLE = (
@@ -539,8 +539,7 @@ def connection_storm(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     for links in split(fresh, capture.broker_of[fresh]):
         links = links[np.argsort(first[links], kind="stable")]
         most, at_, past = busiest_window(first[links], width)
-        counts = np.bincount((first[links] - begin) // width, minlength=windows)
-        usual = float(np.median(counts))
+        usual = median_count((first[links] - begin) // width, windows)
         since = int(first[links[at_]])
         if most < at.opened or most < at.factor * max(usual, 1) or since < int(first[links[0]]) + 30 * SECOND:
             continue

@@ -128,6 +128,17 @@ def sum_positive_by(numbers: np.ndarray, values: np.ndarray, count: int) -> np.n
     return out
 
 
+def median_count(numbers: np.ndarray, size: int) -> float:
+    """Median of how often each number from 0 to `size` - 1, or to the greatest one, occurs. `size` may be huge: a clock
+    that jumps makes decades of windows, so only the numbers that occur take memory."""
+    _, counts = np.unique(numbers, return_counts=True)
+    counts.sort()
+    total = max(size, int(numbers.max(initial=-1)) + 1)
+    absent = total - len(counts)
+    middle = [int(counts[rank - absent]) if rank >= absent else 0 for rank in ((total - 1) // 2, total // 2)]
+    return sum(middle) / 2
+
+
 def number_values(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Distinct values of keys that are not negative, ascending, and int32[n]: the position of each key among them."""
     top = int(keys.max(initial=-1)) + 1

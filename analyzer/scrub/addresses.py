@@ -125,6 +125,13 @@ class Addresses:
         clean[0] = clean[0] & 0xFC | 2 | raw[0] & 1
         return bytes(clean)
 
+    def label(self, raw: bytes) -> bytes:
+        """A number that names a network, as a GRE key or a VXLAN id, of as many bytes; zero stays what it is."""
+        if self._keep or not any(raw):
+            return raw
+        clean = hashlib.blake2b(b"label" + raw, key=self._key, digest_size=len(raw)).digest()
+        return clean if any(clean) else raw[:-1] + b"\1"
+
     def _put(self, raw: bytes, clean: bytes) -> None:
         self._map[raw] = clean
         self._taken.add(clean)

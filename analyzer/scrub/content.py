@@ -51,6 +51,8 @@ class Content:
         self.records = Records(
             self.pseudonyms, self._nested, KeepOptions("keys" in keep, "values" in keep, "headers" in keep), self.report
         )
+        self.prefixes: set[bytes] = set()
+        """What stays of bytes before first messages (ports), zeros elsewhere."""
         self._keep = keep
         self._texts: set[bytes] = set()
 

@@ -3,8 +3,10 @@
 In: a packet with its anatomy (`captures.dissect`), and what its payload becomes. Out: as many bytes. Rules
 
 - The packet is made of zeros, and only what is understood is written into it: a field that nobody here knows is zero.
-- Addresses become others (`addresses`); ports, sequence numbers, flags, windows, lengths, identifications, VLANs and
-  the TCP options that only TCP needs stay. What lies in other protocols than TCP is zeros behind their first header.
+- Addresses become others (`addresses`), and so do the numbers that name networks (GRE keys, ids of VXLAN and GENEVE,
+  MPLS labels, sessions of PPPoE), equal ones equal ones; ports, sequence numbers, flags, windows, lengths,
+  identifications, VLANs and the TCP options that only TCP needs stay. What lies in other protocols than TCP is zeros
+  behind their first header.
 - A checksum that was right is right afterwards, one that was wrong is wrong, and one that was left to the network card
   is left to it. Where the capture cut the packet, nobody can tell: then it is the sum of what is there.
 """
@@ -18,26 +20,53 @@ from analyzer.scrub.addresses import Addresses
 from captures import dissect as d
 from captures.links import (
     APPLE_IP_OVER_IEEE1394,
+    ATM_RFC1483,
+    C_HDLC,
+    C_HDLC_WITH_DIR,
     ENC,
     ETHERNET,
     FRAGMENT,
     FRAGMENT_HEADER,
+    GENEVE_PORT,
     GRE,
     IP_OVER_FC,
     IPNET,
     LINUX_SLL,
     LINUX_SLL2,
+    MPLS,
+    MPLS_LABELS,
     NFLOG,
     PFLOG,
     PKTAP,
     PPI,
+    PPP_ETHER,
     TCP,
     UDP,
 )
 
 _ICMP: Final = (1, 58)
-_MOST_PLAIN: Final = 40
-"""Bytes of a link header without addresses (PPP, MPLS labels, PPPoE, VLAN tags) that stay: numbers, no more."""
+_TYPES: Final = {
+    ETHERNET: (12, 14),
+    LINUX_SLL: (14, 16),
+    LINUX_SLL2: (0, 20),
+    C_HDLC: (2, 4),
+    C_HDLC_WITH_DIR: (3, 5),
+    APPLE_IP_OVER_IEEE1394: (16, 18),
+}
+"""Where a link header says what follows, and its bytes."""
+_UNTYPED: Final = {
+    IP_OVER_FC: (16, 0),
+    ATM_RFC1483: (0, 0),
+    PPP_ETHER: (0, 0x8864),
+    MPLS: (0, 0x8847),
+    MPLS_LABELS: (0, 0x8847),
+}
+"""Bytes of the link headers that do not say what follows, and what follows (0: a SNAP header)."""
+_SHORT_LINK: Final = 14  # Ethernet's header, and no more
+_MOST_PPP: Final = 5
+_VLANS: Final = (0x8100, 0x88A8, 0x9100, 0x9200)
+_FRAME_TYPES: Final = (0x0800, 0x86DD, 0x8100, 0x88A8, 0x8847, 0x8848)  # captures.links.is_ethertype
+_RESERVED_LABELS: Final = 16
 
 _TCP_OPTIONS: Final = {2: 4, 3: 3, 4: 2, 8: 10}
 """Options that stay, by kind, and how long each is (RFC 9293, 7323, 2018): segment size, window scale, SACK permitted,
@@ -53,10 +82,11 @@ def checksum(data: bytes) -> int:
 
 
 class Packets:
-    """Makes packets anew. `kinds`: how many of each IP protocol that is no TCP had content, by name."""
+    """Makes packets anew. `replaced`: is given what of a packet, its TCP payload apart, becomes something else."""
 
-    def __init__(self, addresses: Addresses) -> None:
-        self._addresses = addresses
+    def __init__(self, addresses: Addresses, replaced: Callable[[bytes], object] = len) -> None:
+        self.addresses = addresses
+        self._replaced = replaced
 
     def clean(self, data: bytes, row: list[int], payload: Payload | None) -> bytes:
         """A captured packet: `row` is one of `dissect`, `data` its bytes; `payload` gives what becomes of TCP's."""
@@ -71,15 +101,20 @@ class Packets:
             frame, link, ip, transport, ip_end, protocol, version = row[place : place + d.LAYER_COLUMNS]
             frame, ip, transport, ip_end = frame - base, ip - base, transport - base, ip_end - base
             if tunnel is not None:
+                self._replaced(data[start:frame])
                 self._tunnel(data, out, start, frame, tunnel)
+            if ip - frame > _SHORT_LINK:
+                self._replaced(data[frame:ip])
             self._link(data, out, frame, ip, link)
             self._ip(data, out, ip, transport, version)
             after.append((ip, transport, min(ip_end, len(data)), protocol, version))
             start, tunnel = transport, protocol
         if not depth:
+            self._replaced(data)
             self._alone(data, out, row[d.FIRST_LAYER + d.LINK_TYPE])
             return bytes(out)
         ip, transport, end, protocol, version = after[-1]
+        self._replaced(data[end:] if protocol == TCP and row[d.KIND] == TCP else data[transport + 8 :])
         if protocol == TCP and row[d.KIND] == TCP:
             self._tcp(data, out, ip, transport, end, version, payload, whole)
         elif protocol == UDP and transport + 8 <= end:
@@ -102,23 +137,33 @@ class Packets:
             self._link(data, out, 0, size, link)
 
     def _link(self, data: bytes, out: bytearray, start: int, end: int, link: int) -> None:
-        """A link header."""
-        link_address = self._addresses.link
-        if end <= start:
-            return
+        """Clean the link headers before an IP header; MPLS and what programs add may have others inside."""
+        while start < end:
+            behind, link = self._one_header(data, out, start, end, link)
+            start = behind if behind > start else end
+
+    def _one_header(self, data: bytes, out: bytearray, start: int, end: int, link: int) -> tuple[int, int]:
+        """Clean one link header; return where the next one begins, and its type."""
+        link_address = self.addresses.link
         if link == ETHERNET:
             for at in (start, start + 6):
                 out[at : at + 6] = link_address(data[at : at + 6])
-            self._plain(data, out, start + 12, end)
         elif link in (LINUX_SLL, LINUX_SLL2):
             at = start + (6 if link == LINUX_SLL else 12)
-            self._plain(data, out, start, at)
+            out[start:at] = data[start:at]
             if data[at - 1] == 6:  # the address's length
                 out[at : at + 6] = link_address(data[at : at + 6])
-            self._plain(data, out, at + 8, end)
-        elif link in (IP_OVER_FC, APPLE_IP_OVER_IEEE1394):
-            self._plain(data, out, start + 16, end)
-        elif link in (PFLOG, ENC, IPNET):  # names of interfaces and rule sets
+        elif link in (C_HDLC, C_HDLC_WITH_DIR):
+            out[start : start + 2] = data[start : start + 2]
+        if link in _TYPES:
+            type_at, size = _TYPES[link]
+            type_at += start
+            out[type_at : type_at + 2] = data[type_at : type_at + 2]
+            return self._types(data, out, start + size, end, int.from_bytes(data[type_at : type_at + 2], "big"))
+        if link in _UNTYPED:
+            size, what = _UNTYPED[link]
+            return self._types(data, out, start + size, end, what)
+        if link in (PFLOG, ENC, IPNET):  # names of interfaces and rule sets
             out[start : start + 4] = data[start : start + 4]
         elif link == NFLOG:
             self._nflog(data, out, start, end)
@@ -128,9 +173,41 @@ class Packets:
             head = 12 if link == PKTAP else 8
             out[start : start + head] = data[start : start + head]
             inner = int.from_bytes(data[start + head - 4 : start + head], "little")
-            self._link(data, out, start + size, end, inner)
-        else:
-            self._plain(data, out, start, end)
+            return start + size, inner
+        else:  # a family or a protocol of PPP, no more
+            stop = min(end, start + _MOST_PPP)
+            out[start:stop] = data[start:stop]
+        return end, link
+
+    def _types(self, data: bytes, out: bytearray, at: int, end: int, what: int) -> tuple[int, int]:
+        """Clean what lies between a type field, which said `what`, and IP or a further frame, as
+        `captures.links.find_ip` reads it; return where that begins, and its type."""
+        label = self.addresses.label
+        if what < 0x600 and at + 8 <= end:  # a SNAP header
+            out[at : at + 8] = data[at : at + 8]
+            what = int.from_bytes(data[at + 6 : at + 8], "big")
+            at += 8
+        while what in _VLANS and at + 4 <= end:
+            out[at : at + 4] = data[at : at + 4]
+            what = int.from_bytes(data[at + 2 : at + 4], "big")
+            at += 4
+        if what == 0x8864 and at + 8 <= end:
+            out[at : at + 8] = data[at : at + 2] + label(data[at + 2 : at + 4]) + data[at + 4 : at + 8]
+        elif what in (0x8847, 0x8848):
+            while at + 4 <= end:
+                number = int.from_bytes(data[at : at + 3], "big") >> 4
+                if number >= _RESERVED_LABELS:
+                    clean = int.from_bytes(label(number.to_bytes(3, "big")), "big") >> 4
+                    number = clean if clean >= _RESERVED_LABELS else clean + _RESERVED_LABELS
+                out[at : at + 3] = (number << 4 | data[at + 2] & 15).to_bytes(3, "big")
+                out[at + 3] = data[at + 3]
+                at += 4
+                if data[at - 2] & 1:
+                    break
+            if at < end:  # a frame of Ethernet, behind a control word or not
+                word = data[at] < 16 and int.from_bytes(data[at + 16 : at + 18], "big") in _FRAME_TYPES
+                return at + 4 * word, ETHERNET
+        return end, ETHERNET
 
     @staticmethod
     def _nflog(data: bytes, out: bytearray, start: int, end: int) -> None:
@@ -144,38 +221,48 @@ class Packets:
                 break
             at += (size + 3) // 4 * 4
 
-    @staticmethod
-    def _plain(data: bytes, out: bytearray, start: int, end: int) -> None:
-        """A header of numbers."""
-        end = min(end, start + _MOST_PLAIN)
-        if end > start:
-            out[start:end] = data[start:end]
-
-    @staticmethod
-    def _tunnel(data: bytes, out: bytearray, start: int, end: int, protocol: int) -> None:
-        """Clean the bytes between an IP header and the frame that it carries: options, keys and checksums go."""
-        if protocol == UDP:  # and VXLAN, or GENEVE, whose options may hold anything; no checksum is none (RFC 768)
+    def _tunnel(self, data: bytes, out: bytearray, start: int, end: int, protocol: int) -> None:
+        """Clean the bytes between an IP header and the frame that it carries: options and checksums go."""
+        label = self.addresses.label
+        if protocol == UDP:  # no checksum is none (RFC 768)
             out[start : start + 6] = data[start : start + 6]
-            out[start + 8 : start + 16] = data[start + 8 : start + 16]
+            at = start + 8
+            if int.from_bytes(data[start + 2 : start + 4], "big") == GENEVE_PORT:
+                out[at : at + 4] = bytes([data[at], data[at + 1] & 0xC0]) + data[at + 2 : at + 4]
+            else:
+                out[at] = 8  # VXLAN: "its id is valid"
+            out[at + 4 : at + 7] = label(data[at + 4 : at + 7])
         elif protocol == GRE:
             flags = data[start]
-            out[start:end] = data[start : min(end, start + _MOST_PLAIN)].ljust(end - start, b"\0")
-            if flags & 0x80:
-                out[start + 4 : start + 8] = bytes(4)
+            out[start : start + 4] = bytes([flags & 0xB0, 0]) + data[start + 2 : start + 4]
+            at = start + 4 + (flags >> 5 & 4)
+            if flags & 0x20:
+                out[at : at + 4] = label(data[at : at + 4])
+                at += 4
+            if flags & 0x10:
+                out[at : at + 4] = data[at : at + 4]
+                at += 4
+            if at < end:  # ERSPAN: its version, and in III what it carries and whether 8 bytes follow
+                out[at] = data[at] & 0xF0
+                if at + 12 <= end:
+                    out[at + 10 : at + 12] = bytes([data[at + 10] & 0x7C, data[at + 11] & 1])
 
     # -- IP ------------------------------------------------------------------------------------------------------------
 
     def _ip(self, data: bytes, out: bytearray, ip: int, transport: int, version: int) -> None:
-        address = self._addresses.address
+        address = self.addresses.address
         if version == 4:
             out[ip : ip + 12] = data[ip : ip + 12]
             for at in (ip + 12, ip + 16):
                 out[at : at + 4] = address(data[at : at + 4])
-            out[ip + 20 : transport] = b"\x01" * max(transport - ip - 20, 0)  # options that do nothing
+            if transport > ip + 20:
+                self._replaced(data[ip + 20 : transport])
+                out[ip + 20 : transport] = b"\x01" * (transport - ip - 20)  # options that do nothing
             return
         out[ip : ip + 8] = data[ip : ip + 8]
         for at in (ip + 8, ip + 24):
             out[at : at + 16] = address(data[at : at + 16])
+        self._replaced(data[ip + 40 : transport])
         protocol, at = data[ip + 6], ip + 40
         while at + 8 <= transport:
             size = 8 + data[at + 1] * 8
@@ -215,8 +302,10 @@ class Packets:
     ) -> None:
         out[at : at + 16] = data[at : at + 16]
         out[at + 18 : at + 20] = data[at + 18 : at + 20]
+        if len(data) < at + 18:
+            return  # cut off before the end of its checksum
         begin = min(at + (data[at + 12] >> 4) * 4, end)
-        _options(data, out, at + 20, begin)
+        self._replaced(_options(data, out, at + 20, begin))
         if begin < end and payload is not None:
             out[begin:end] = payload(data[begin:end])
         place = slice(ip + 12, ip + 20) if version == 4 else slice(ip + 8, ip + 40)
@@ -237,24 +326,28 @@ class Packets:
         out[at + 16 : at + 18] = total.to_bytes(2, "big")
 
 
-def _options(data: bytes, out: bytearray, at: int, end: int) -> None:
-    """TCP's: of those that may hold anything (MD5, fast open, multipath ...) kind and length."""
+def _options(data: bytes, out: bytearray, at: int, end: int) -> bytes:
+    """TCP's: of those that may hold anything (MD5, fast open, multipath ...) kind and length; return what they held."""
+    replaced = b""
     while at < end:
         kind = data[at]
         if kind <= 1:
             out[at] = kind
             if kind == 0:
-                return
+                return replaced + data[at:end]
             at += 1
             continue
         size = data[at + 1] if at + 1 < end else 0
         if size < 2 or at + size > end:
             out[at:end] = b"\x01" * (end - at)
-            return
+            return replaced + data[at:end]
         out[at : at + 2] = data[at : at + 2]
         if _TCP_OPTIONS.get(kind) == size or (kind == 5 and size % 8 == 2):
             out[at : at + size] = data[at : at + size]
+        else:
+            replaced += data[at + 2 : at + size] + b"\0"
         at += size
+    return replaced
 
 
 def _padding(size: int) -> bytes:

@@ -61,7 +61,8 @@ def is_public(text: bytes, field: str = "") -> bool:
 
 
 class Pseudonyms:
-    """Pseudonyms of texts and ids. `shared`: texts that had to take a pseudonym that others have."""
+    """Pseudonyms of texts and ids. `shared`: texts that had to take a pseudonym that others have. `public`: texts that
+    stayed."""
 
     def __init__(self, key: bytes, addresses: Addresses, keep_names: bool = False, keep_ids: bool = False) -> None:
         self._key = hashlib.blake2b(b"names", key=key, digest_size=32).digest()
@@ -72,6 +73,7 @@ class Pseudonyms:
         self._taken: set[bytes] = set()
         self._lengths: list[int] = []
         self.known: set[bytes] = set()
+        self.public: set[bytes] = set()
         self.shared = 0
         self._noise = b""
 
@@ -88,6 +90,7 @@ class Pseudonyms:
     def text(self, text: bytes, field: str = "") -> bytes:
         """A string of a message."""
         if is_public(text, field):
+            self.public.add(text)
             return text
         pseudonym = self._map.get(text)
         if pseudonym is None:
@@ -96,6 +99,10 @@ class Pseudonyms:
                 pseudonym = text if self._keep_names else self._name(text)
             self._map[text] = pseudonym
         return pseudonym
+
+    def has_number(self, window: bytes) -> bool:
+        """Whether a pseudonym has these digits: other numbers have them by chance."""
+        return any(window in pseudonym for text, pseudonym in self._map.items() if pseudonym != text)
 
     def identifier(self, raw: bytes) -> bytes:
         """A uuid: a topic's, a directory's, a member's. Kafka's own (Uuid.isReserved: the first hundred) stay."""

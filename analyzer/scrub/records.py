@@ -5,14 +5,16 @@ In: the bytes of a records field, and its topic. Out: as many bytes, the same ba
 - Keys that were equal stay equal, and of those that were not hardly any become so; values and header values are noise,
   header names are pseudonyms; nulls and lengths stay. Control records stay, and records of Kafka's internal topics
   become the same records of other groups, topics and hosts.
-- A checksum that was right is right, one that was wrong is wrong. Of a batch that is cut off nobody can tell.
+- A header stays only where its checksum is right, or where its batch is cut off and its numbers are possible
+  (`_HEADERS`); whatever else stands where a batch should be, as broken clients write it, becomes noise.
 - A compressed batch is compressed again and fills its place (`fitting`), with less noise and more zeros where it must;
   where even that does not fit, its bytes are noise, and it cannot be decompressed any more (`lost`).
-- What is not a batch, or not all of it, keeps its header and no more.
+- What is not all of a batch keeps its header and no more.
 """
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
 from collections.abc import Callable, Iterator
@@ -37,6 +39,28 @@ _HEADER_OLD: Final = 18
 _DEPTH: Final = 4
 _MARKERS: Final = (0, 1)
 """Control records that end transactions: numbers, no more."""
+
+_LARGEST: Final = b.DECOMPRESSED_LIMIT
+_LATEST: Final = 1 << 43  # ms: the year 2248
+_MOST_RECORDS: Final = 1 << 24
+_HEADERS: Final = {
+    0: ((16, 1, 0, 1), (17, 1, 0, 15)),
+    1: ((16, 1, 0, 1), (17, 1, 0, 15), (18, 8, -1, _LATEST)),
+    2: (
+        (12, 4, -1, 1 << 24),  # leader epoch
+        (16, 1, 2, 2),
+        (21, 2, 0, 127),  # attributes
+        (23, 4, -1, _MOST_RECORDS),  # last offset delta
+        (27, 8, -1, _LATEST),
+        (35, 8, -1, _LATEST),
+        (43, 8, -1, 1 << 48),  # producer id
+        (51, 2, -1, (1 << 15) - 1),
+        (53, 4, -1, (1 << 31) - 1),  # base sequence
+        (57, 4, 0, _MOST_RECORDS),
+    ),
+}
+"""Possible numbers of a header by magic: where each stands, its bytes, the least and the largest (checksums apart)."""
+_PRINTABLE: Final = re.compile(rb"[ -~]{8}")
 
 _SHARES: Final = (1.0, 0.96, 0.9, 0.8, 0.6, 0.4, 0.2, 0.1)
 
@@ -94,26 +118,26 @@ class Records:
 
     def _entry(self, data: bytes, row: list[int], topic: str, depth: int) -> bytes:
         self.report.batches += 1
-        right = row[b.B_CRC_OK] == 1
+        cut = row[b.B_STATE] == b.PARTIAL
+        head = _header_bytes(data, row)
+        if not (_is_possible(data, row) if cut else row[b.B_CRC_OK] == 1) or _PRINTABLE.search(data[:head]):
+            self.report.broken_batches += 1
+            self.report.unread_bytes += len(data)
+            return self._pseudonyms.noise(len(data))
         if row[b.B_STATE] != b.WHOLE:
-            return self._broken(data, row)
+            return self._broken(data, row, head)
         if row[b.B_MAGIC] == 2:
             clean = bytearray(data[: b.HEADER_V2] + self._inside(data[b.HEADER_V2 :], data[: b.HEADER_V2], row, topic))
-            crc = crc32c_library.crc32c(bytes(clean[b.CRC_FROM_V2 :]))
-            struct.pack_into(">I", clean, 17, crc if right else crc ^ 1)
+            struct.pack_into(">I", clean, 17, crc32c_library.crc32c(bytes(clean[b.CRC_FROM_V2 :])))
         else:
             clean = bytearray(self._filled(data, list(self._old(data, 0, len(data), topic, depth)), len(data)))
             self.report.records += row[b.B_ATTRIBUTES] & b.CODEC_MASK == b.NONE
-            crc = zlib.crc32(clean[b.CRC_FROM_OLD :])
-            struct.pack_into(">I", clean, 12, crc if right else crc ^ 1)
+            struct.pack_into(">I", clean, 12, zlib.crc32(clean[b.CRC_FROM_OLD :]))
         return bytes(clean)
 
-    def _broken(self, data: bytes, row: list[int]) -> bytes:
+    def _broken(self, data: bytes, row: list[int], head: int) -> bytes:
         """Not a whole batch: what of its header is there, but for the checksum, which would tell of the content."""
         self.report.broken_batches += 1
-        head = min(len(data), b.HEADER_V2 if row[b.B_MAGIC] == 2 else _HEADER_OLD + 8 * (row[b.B_MAGIC] == 1))
-        if row[b.B_STATE] == b.BROKEN:
-            head = min(head, _HEADER_OLD - 1)
         clean = bytearray(data[:head] + self._pseudonyms.noise(len(data) - head))
         at = 17 if row[b.B_MAGIC] == 2 else 12
         for place in range(at, min(at + 4, head)):
@@ -292,6 +316,30 @@ class Records:
         self.report.records += len(sums)
         self.report.compressed_batches += 1
         return self._packed(codec, plain, places, value, lambda messages: _summed(messages, sums))
+
+
+def _header_bytes(data: bytes, row: list[int]) -> int:
+    """Bytes of a batch's header that are there; of one that is broken those before its attributes."""
+    head = b.HEADER_V2 if row[b.B_MAGIC] == 2 else _HEADER_OLD + 8 * (row[b.B_MAGIC] == 1)
+    return min(len(data), _HEADER_OLD - 1 if row[b.B_STATE] == b.BROKEN else head)
+
+
+def _is_possible(data: bytes, row: list[int]) -> bool:
+    """Whether a batch that is cut off may be one: all numbers of its header that are there are possible."""
+    magic = row[b.B_MAGIC] if len(data) > 16 else 0
+    numbers = ((0, 8, -1, 1 << 48), (8, 4, b.SMALLEST, _LARGEST), *_HEADERS.get(magic, ((16, 1, 1, 0),)))
+    if not all(_within(data[at : at + size], least, most, size) for at, size, least, most in numbers):
+        return False
+    attributes = data[21:23] if magic == 2 else data[17:18]
+    if attributes and attributes[-1] & b.CODEC_MASK > b.ZSTD:
+        return False
+    return magic != 2 or len(data) < b.HEADER_V2 or row[b.B_COUNT] <= row[b.B_LAST_DELTA] + 1
+
+
+def _within(raw: bytes, least: int, most: int, size: int) -> bool:
+    """Whether a number of `size` bytes, of which the first are there, can be between two others."""
+    first = int.from_bytes(raw.ljust(size, b"\0"), "big", signed=True)
+    return first <= most and int.from_bytes(raw.ljust(size, b"\xff"), "big", signed=True) >= least if raw else True
 
 
 def _summed(messages: bytes, sums: list[tuple[int, int, bool]]) -> bytes:

@@ -22,6 +22,7 @@ import numpy as np
 
 from analyzer.bulk import state as s
 from analyzer.bulk.shard import FRAME_LIMIT, Conversations, layouts
+from analyzer.scrub import windows
 from analyzer.scrub.spans import COLUMNS, CapturedMessages, SpanReader, SpanRows
 from captures.files import CapturePoint
 from captures.flows import Assigned, Flows
@@ -236,6 +237,12 @@ class CapturedBytes:
             end = min(at + _STRETCH + _OVERLAP, self._size)
             was, now = (np.frombuffer(source, np.uint8, end - at, at).copy() for source in self._maps)
             yield was, now
+
+    def originals(self) -> Iterator[np.ndarray]:
+        """All bytes of all directions as they were, in pieces that overlap by a window."""
+        for at in range(0, self._size, windows.CHUNK):
+            size = min(windows.CHUNK + windows.SIZE - 1, self._size - at)
+            yield np.frombuffer(self._maps[0], np.uint8, size, at).copy()
 
     def write_at(self, at: int, data: bytes) -> None:
         self._maps[1][at : at + len(data)] = data

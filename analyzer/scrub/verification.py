@@ -3,11 +3,14 @@
 In: a clean capture, and the texts that must not be in it. Out: `Leak`s. Rules: it is read as any capture is, by the
 same analyzer; texts of eight bytes and more are looked for in the whole file and in what connections say; shorter ones
 (four bytes turn up anywhere by chance: in sequence numbers, checksums, compressed bytes) wherever bytes are no number:
-in strings, in bytes and in records opened, and in whatever is no message.
+in strings, in bytes and in records opened, and in whatever is no message. Whatever it was, no eight printable bytes of
+the original payload, or of headers that become something else, may be in the file (`shared_windows`), but for words of
+protocols (`WORDS`) and what is no more than digits that a pseudonym has too.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -16,13 +19,31 @@ import numpy as np
 
 from analyzer.records import batches as b
 from analyzer.records import codecs
+from analyzer.scrub import windows
 from analyzer.scrub.message_spans import RECORDS, RELEASE, RELEASE_FIELD, TEXTS
-from analyzer.scrub.pseudonyms import LEAST, PUBLIC, is_public
+from analyzer.scrub.pseudonyms import LEAST, PUBLIC, Pseudonyms, is_public
 from analyzer.scrub.streams import CapturedBytes, FirstPass
 from captures.files import CapturePoint
 
 SURE: Final = 8
 """Bytes of a text that do not turn up by chance."""
+
+WORDS: Final = frozenset(
+    (
+        *PUBLIC,  # what Kafka and its clients call themselves
+        b"PROXY TCP4 ",  # a proxy's line, and what HTTP says around a host that is to be connected to
+        b"PROXY TCP6 ",
+        b"PROXY UNKNOWN",
+        b"CONNECT ",
+        b" HTTP/1.1",
+        b" HTTP/1.0",
+        b"HTTP/1.1 200",
+        b"HTTP/1.0 200",
+        b"rdkafka-",  # a member's name begins with its client's, and goes on with a hash
+    )
+)
+"""Words that may stay: they are of protocols, and nobody's own."""
+_NUMBER: Final = re.compile(rb"[0-9a-f.:/-]{8}")
 
 _CHUNK: Final = 1 << 20
 _MOST_SEEN: Final = 1 << 20
@@ -91,6 +112,29 @@ def leaks(
         yield from _in_streams(first.run(), short, sure, records)
     finally:
         first.captured.end()
+
+
+def shared_windows(
+    path: str, captured: CapturedBytes, replaced: np.ndarray, pseudonyms: Pseudonyms, words: Collection[bytes]
+) -> Iterator[Leak]:
+    """Find printable windows of what was captured (its bytes, and `replaced` ones of packets) in a clean file, but for
+    those of `words`, which stay, for one byte repeated (compressed data has that by chance), and for numbers
+    that pseudonyms have by chance."""
+
+    def original() -> Iterator[np.ndarray]:
+        yield from captured.originals()
+        yield from windows.overlapping(replaced)
+
+    clean = np.memmap(path, np.uint8, "r").view(np.ndarray)
+    stay = WORDS.union(words)
+    for window in windows.shared(windows.overlapping(clean), original):
+        if (
+            windows.is_filler(window)
+            or windows.is_public(window, stay)
+            or (_NUMBER.fullmatch(window) and pseudonyms.has_number(window))
+        ):
+            continue
+        yield Leak(len(window), "in the file")
 
 
 def _in_file(path: str, sure: Finder) -> Iterator[Leak]:

@@ -8,7 +8,7 @@ are made in `rendering.py`.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from reports.page.questions import ROWS, Answer, Question, of_view, own
@@ -84,12 +84,19 @@ class Section:
 # --- what charts draw -------------------------------------------------------------------------------------------------
 
 
-def _times(answer: Answer, span: Span) -> list[float]:
-    """Begins of all intervals of the span, those without rows too: nothing happened in them."""
-    last = max((row[0] for row in answer.rows if row[0] is not None), default=0)
-    first = min((row[0] for row in answer.rows if row[0] is not None), default=0)
+def _intervals(answer: Answer) -> dict[int, int]:
+    """Position of each interval in a chart. Intervals without rows are among them, because nothing happened in them;
+    but not where the clock jumped out of the span, so that there would be any number of them."""
+    numbers = sorted({row[0] for row in answer.rows if row[0] is not None}) or [0]
+    if numbers[-1] - numbers[0] <= 2 * POINTS:
+        numbers = list(range(numbers[0], numbers[-1] + 1))
+    return {number: position for position, number in enumerate(numbers)}
+
+
+def _times(intervals: Iterable[int], span: Span) -> list[float]:
+    """Begins of intervals, in epoch seconds."""
     begin, width = span.begin.timestamp(), span.width_us / 1e6
-    return [begin + number * width for number in range(first, last + 1)]
+    return [begin + number * width for number in intervals]
 
 
 def _commonest(answer: Answer, label: str, weight: str) -> list[str]:
@@ -105,19 +112,19 @@ def _stacked(label: str, value: str, rate: bool) -> Callable[[Answer, Span], Cha
     """One series for each of the commonest labels; the rest together. `rate`: a second, not an interval."""
 
     def make(answer: Answer, span: Span) -> ChartData:
-        times = _times(answer, span)
+        intervals = _intervals(answer)
+        times = _times(intervals, span)
         names = _commonest(answer, label, value)
         shown = names if len(names) <= LINES else names[: LINES - 1]
         series: dict[str, list[float | None]] = {name: [0] * len(times) for name in shown}
         if len(shown) < len(names):
             series["other"] = [0] * len(times)
-        first = min((row[0] for row in answer.rows if row[0] is not None), default=0)
         scale = 1e6 / span.width_us if rate else 1
         for row in answer.dicts():
             if row["interval"] is None:
                 continue
             values = series[row[label] or "unknown"] if (row[label] or "unknown") in series else series["other"]
-            at = row["interval"] - first
+            at = intervals[row["interval"]]
             values[at] = round((values[at] or 0) + (row[value] or 0) * scale, 3)
         return ChartData(times, {"": series})
 
@@ -126,8 +133,8 @@ def _stacked(label: str, value: str, rate: bool) -> Callable[[Answer, Span], Cha
 
 def _latencies(answer: Answer, span: Span) -> ChartData:
     """For each of the commonest APIs its latency's median, 95th percentile and maximum, in milliseconds."""
-    times = _times(answer, span)
-    first = min((row[0] for row in answer.rows if row[0] is not None), default=0)
+    intervals = _intervals(answer)
+    times = _times(intervals, span)
     choices: dict[str, dict[str, list[float | None]]] = {}
     rows = [row for row in answer.dicts() if row["interval"] is not None]
     for api in _commonest(answer, "api", "exchanges")[:12]:
@@ -135,7 +142,7 @@ def _latencies(answer: Answer, span: Span) -> ChartData:
         for row in rows:
             if (row["api"] or "unknown") == api and row["max_us"] is not None:
                 for name, column in (("median", "p50_us"), ("p95", "p95_us"), ("longest", "max_us")):
-                    series[name][row["interval"] - first] = row[column] / 1000
+                    series[name][intervals[row["interval"]]] = row[column] / 1000
         if any(value is not None for value in series["longest"]):
             choices[api] = series
     return ChartData(times, choices)

@@ -40,6 +40,15 @@ def test_keys_are_grouped_whatever_they_span(span: int) -> None:
     assert grouping.group(shifted, other).numbers().tolist() == [sorted(set(pairs)).index(pair) for pair in pairs]
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_the_median_count_is_that_of_an_array_of_all_counts(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for size in range(1, 30):
+        numbers = rng.integers(0, 12, rng.integers(0, 40))
+        expected = float(np.median(np.bincount(numbers, minlength=size)))
+        assert grouping.median_count(numbers, size) == expected
+
+
 @pytest.mark.parametrize("count", [0, 1, 300])
 def test_rows_are_looked_up_by_their_keys(count: int) -> None:
     rng = random.Random(count)

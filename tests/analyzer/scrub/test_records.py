@@ -10,6 +10,7 @@ import random
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
+from crc32c import crc32c
 
 from analyzer.records import batches as b
 from analyzer.scrub.content import Content
@@ -106,18 +107,66 @@ def test_batches_keep_their_shape_and_lose_their_content(magic: int, codec: int,
         assert len(pairs) == len({record for record, _ in pairs}) == len({other for _, other in pairs})
 
 
-def test_wrong_checksums_stay_wrong_and_cut_batches_stay_cut() -> None:
+def test_cut_batches_stay_cut() -> None:
+    good, old = written(2, b.NONE, 5), old_message(1, 3, b"key", MARK)
+    for data in (
+        good + good[:-20],
+        good + good[:58],
+        good + good[:36],
+        good + good[:9],
+        old + old[:-3],
+        old + old[:22],
+    ):
+        clean = scrubber().scrub(data, "orders")
+        assert shape(opened(clean))[:2] == shape(opened(data))[:2]
+        assert opened(clean).column(b.B_CRC_OK) == [1, None]
+        assert MARK not in clean
+    clean = scrubber().scrub(good[:-20], "orders")
+    assert clean[17:21] == bytes(4), "the checksum of a cut batch tells of its content"
+
+
+def with_number(data: bytes, at: int, number: bytes) -> bytes:
+    return data[:at] + number + data[at + len(number) :]
+
+
+@pytest.mark.parametrize(
+    ("at", "number"),
+    [
+        (0, b"orders"),
+        (8, b":SEC"),  # the size
+        (12, b"ABCD"),  # the leader's epoch
+        (16, b"R"),
+        (21, b"4"),
+        (22, b"\5"),  # a codec that there is not
+        (23, b"JOHN"),
+        (27, b"DOE 1234"),
+        (35, b"CVC 1234"),
+        (43, b"IBAN"),
+        (45, b"12345678"),  # possible each, a text together
+        (57, b"1111"),
+    ],
+)
+def test_a_cut_header_with_an_impossible_number_becomes_noise(at: int, number: bytes) -> None:
+    clean = scrubber().scrub(with_number(written(2, b.NONE, 5)[:-20], at, number), "orders")
+    assert min(clean) >= 128
+
+
+@pytest.mark.parametrize("magic", [0, 1, 2])
+def test_of_a_whole_batch_with_a_wrong_checksum_nothing_stays(magic: int) -> None:
     good = written(2, b.NONE, 5)
-    bad = bytearray(good)
-    bad[17] ^= 1
-    old = bytearray(old_message(1, 3, b"key", MARK))
-    old[13] ^= 1
-    data = bytes(bad) + bytes(old) + good[:-20]
-    clean = scrubber().scrub(data, "orders")
-    assert shape(opened(clean))[:3] == shape(opened(data))[:3]
-    assert opened(clean).column(b.B_CRC_OK) == [0, 0, None]
-    assert MARK not in clean
-    assert clean[-len(good) + 20 :][17:21] == bytes(4), "the checksum of a cut batch tells of its content"
+    data = good if magic == 2 else old_message(magic, 3, b"key", MARK)
+    clean = scrubber().scrub(good + with_number(data, len(data) - 2, b"XY"), "orders")
+    assert opened(clean).column(b.B_CRC_OK)[0] == 1
+    assert min(clean[len(good) :]) >= 128
+
+
+@pytest.mark.parametrize("size", [5, 11, 13, 17, 30, 61, 90, 200])
+def test_what_is_no_batch_becomes_noise(size: int) -> None:
+    """Text, with a length that fits as well."""
+    text = (b"CARD4111 1111222233334444 JANE DOE 12/29 CVC 123 " * 5)[:size]
+    fitting = text[:8] + max(size - 12, 0).to_bytes(4, "big") + text[12:] if size > 12 else text
+    for data in (text, fitting, *(with_number(fitting, 16, bytes([magic])) for magic in range(3) if size > 17)):
+        assert min(scrubber().scrub(data, "orders")) >= 128
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -139,6 +188,7 @@ def test_markers_of_transactions_stay() -> None:
 
     data = bytearray(batch([record(0, bytes.fromhex("00000001"), bytes.fromhex("0000 00000005"))]))
     data[22] |= b.CONTROL | b.TRANSACTIONAL
+    data[17:21] = crc32c(bytes(data[b.CRC_FROM_V2 :])).to_bytes(4, "big")
     clean = scrubber().scrub(bytes(data), "orders")
     assert opened(clean).records == opened(bytes(data)).records
     assert opened(clean).records[0].control == 1
