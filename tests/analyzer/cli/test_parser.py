@@ -167,7 +167,6 @@ USAGE = [
     ("show README.md", ["README.md: not a pcap or pcapng capture", "editcap"]),
     ("show -", ["-: is empty"]),
     ("show - -", ["stdin was named twice"]),
-    ("analyze {capture}", ["-o", "kwire analyze --help"]),
     ("analyze {capture} -o tests", ["tests: not empty, and not a dataset"]),
     ("analyze {capture} -o README.md", ["README.md"]),
     ("analyze {folder}/missing.pcap -o {folder}/data", ["missing.pcap: no such file"]),

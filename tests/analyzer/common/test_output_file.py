@@ -74,7 +74,7 @@ def test_a_pipe_gets_what_is_written_and_stays_one(
     }[command]
     assert main([*arguments, "-o", str(pipe)]) == 0, capsys.readouterr().err
     reader.join()
-    begin = {"scrub": b"\x0a\x0d\x0d\x0a", "report": b"# ", "sql": b"one\r\n1\r\n"}[command]
+    begin = {"scrub": b"\x0a\x0d\x0d\x0a", "report": b"# ", "sql": b"one\n1\n"}[command]
     assert read[0].startswith(begin)
     assert stat.S_ISFIFO(pipe.stat().st_mode)
     assert os.listdir(tmp_path) == ["pipe"]
