@@ -82,7 +82,7 @@ def steps(path: Path) -> list[int]:
 def test_what_a_killed_worker_did_is_kept(least: int, tmp_path: Path) -> None:
     out, clients = tmp_path / "run", list[bytes]()
     with (
-        serving(type("Counting", (Hearing,), {"heard": clients})) as port,
+        serving(type("Counting", (Hearing,), {"clients": clients})) as port,
         killing(out, lambda written: len(steps(written)) >= least) as before,
     ):
         Sink.port = port
