@@ -27,10 +27,11 @@ from replay.options import Options
 from replay.send import link
 from replay.send.settings import Settings
 from analyzer.dataset.dataset import DatasetError
+from replay.source import MemorySource
 from tests.bench.replay import sessions
 
 out, port, requests, wait = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "wait"
-captured = sessions(1, requests, None)
+captured = MemorySource(sessions(1, requests, None))
 print("ready", flush=True)
 sys.stdin.readline()
 for number in range(int(sys.argv[5])):
