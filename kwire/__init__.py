@@ -7,19 +7,21 @@
     for exchange in kwire.exchanges("orders.pcap"):
         exchange.request, exchange.response             # decoded bodies, in Kafka's JSON names
     kwire.replay("orders.pcap", to="localhost:9092", out="RUN")
-    kwire.register(spark, "DATASET")                    # tables and views in a Spark session of one's own
+    kwire.register(spark, "DATASET")                    # tables and views in your own Spark session
 
-Rule: nothing of its own is here, only doors to `analyzer`, `replay` and `reports`; none is loaded before it is used.
+Rule: nothing of its own is here but names; none of the packages beneath is loaded before it is used. `analyzer`,
+`captures`, `replay` and `reports` are links to the folders at the top of the repository; a wheel has the files.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # not from `typing`: until the command line has begun, an interrupt would be a traceback
 if TYPE_CHECKING:
-    from analyzer import Dataset, Exchange, StoredDataset, __version__, analyze, exchanges, open_dataset
-    from replay import replay
-    from reports import register
+    from typing import Any
+
+    from kwire.analyzer import Dataset, Exchange, StoredDataset, __version__, analyze, exchanges, open_dataset
+    from kwire.replay import replay
+    from kwire.reports import register
 
 __all__ = [
     "Dataset",
@@ -33,16 +35,16 @@ __all__ = [
     "replay",
 ]
 
-_HOMES = {"replay": "replay", "register": "reports"}
-
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'kwire' has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(_HOMES.get(name, "analyzer")), name)
+    home = {"replay": "kwire.replay", "register": "kwire.reports"}.get(name, "kwire.analyzer")
+    module = importlib.import_module(home)
+    return module if name == "replay" else getattr(module, name)  # the package `replay` can be called
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)
