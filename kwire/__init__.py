@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from kwire.analyzer import Dataset, Exchange, StoredDataset, __version__, analyze, exchanges, open_dataset
     from kwire.replay import replay
-    from kwire.reports import register
+    from kwire.reports import register, register_source
 
 __all__ = [
     "Dataset",
@@ -32,8 +32,12 @@ __all__ = [
     "exchanges",
     "open_dataset",
     "register",
+    "register_source",
     "replay",
 ]
+
+_HOMES = {"replay": "kwire.replay", "register": "kwire.reports", "register_source": "kwire.reports"}
+"""Where names are that `kwire.analyzer` does not have."""
 
 
 def __getattr__(name: str) -> Any:
@@ -41,7 +45,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'kwire' has no attribute {name!r}")
     import importlib
 
-    home = {"replay": "kwire.replay", "register": "kwire.reports"}.get(name, "kwire.analyzer")
+    home = _HOMES.get(name, "kwire.analyzer")
     module = importlib.import_module(home)
     return module if name == "replay" else getattr(module, name)  # the package `replay` can be called
 

@@ -257,5 +257,5 @@ def test_no_module_is_imported_under_two_names() -> None:
     wrong = re.compile(rf"(?:^|[;\"'(])\s*(?:from|import) (?:{'|'.join(FOLDERS)})\b", re.MULTILINE)
     for path in tracked_files():
         if path.suffix in (".py", ".md", ".ipynb"):
-            found = wrong.search(path.read_text(encoding="utf-8"))
-            assert found is None, f"{path.relative_to(ROOT)}: {found[0]!r}: put `kwire.` before it"
+            match = wrong.search(path.read_text(encoding="utf-8"))
+            assert match is None, f"{path.relative_to(ROOT)}: {match[0]!r}: put `kwire.` before it"

@@ -169,24 +169,24 @@ def test_every_kernel_comes_along(tmp_path: Path) -> None:
 
 
 def another_numba(installed: Path) -> None:
-    description = installed / "captures" / "object_code" / "made.json"
+    description = installed / "kwire" / "captures" / "object_code" / "made.json"
     description.write_text(json.dumps({**json.loads(description.read_text()), "numba": "0.1"}))
 
 
 def another_processor(installed: Path) -> None:
-    description = installed / "captures" / "object_code" / "made.json"
+    description = installed / "kwire" / "captures" / "object_code" / "made.json"
     description.write_text(
         json.dumps({**json.loads(description.read_text()), "targets": {"native": ["no such feature"]}})
     )
 
 
 def edited(installed: Path) -> None:
-    with open(installed / "captures" / "links.py", "a", encoding="utf-8") as file:
+    with open(installed / "kwire" / "captures" / "links.py", "a", encoding="utf-8") as file:
         file.write("# edited\n")
 
 
 def damaged(installed: Path) -> None:
-    for kernel in (installed / "captures" / "object_code" / "native").iterdir():
+    for kernel in (installed / "kwire" / "captures" / "object_code" / "native").iterdir():
         kernel.write_bytes(kernel.read_bytes()[:-1])
 
 
