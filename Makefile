@@ -9,18 +9,14 @@ BIN := $(VENV)/bin
 SAMPLE := captures/samples/codecs-franzgo-4.3/capture.pcap
 DEMO := out/demo
 
-# Pythons that `make wheels` builds for: those minor versions that are here under their own names.
-PYTHONS ?= $(shell for minor in 11 12 13; do python3.$$minor -c '' 2>/dev/null && echo python3.$$minor; done)
-
-.PHONY: help demo test lint types imports pytest fuzz bench wheel wheels lock clean
+.PHONY: help demo test lint types imports pytest fuzz bench wheel lock clean
 
 help:
 	@echo "make demo   install into .venv, analyse a shipped capture, show some of its exchanges, report on it"
 	@echo "make test   install into .venv, then linters, types, import rules and tests"
 	@echo "make fuzz   thousands of broken captures, log files and answers at every door (hours)"
 	@echo "make bench  time kwire against tshark on generated captures (minutes; needs tshark)"
-	@echo "make wheel  build dist/kwire-*.whl for this Python, its kernels compiled for x86-64-v3 and v2 (minutes)"
-	@echo "make wheels the same for each Python that is here (others: make wheels PYTHONS='/path/to/python3.12 python3.13')"
+	@echo "make wheel  build dist/kwire-*.whl for any Python, its kernels compiled for x86-64-v3 and v2 (minutes; needs cc)"
 	@echo "make lock   resolve the dependencies of pyproject.toml again into requirements.lock"
 
 demo: $(VENV)/installed
@@ -67,11 +63,6 @@ bench: $(VENV)/installed
 wheel: $(VENV)/installed
 	@echo "== wheel: kwire with its kernels compiled, so that its first command does not (minutes)"
 	$(BIN)/python tools/wheel.py $(ARGS)
-
-wheels:
-	@set -e; for python in $(PYTHONS); do \
-		minor=$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
-		$(MAKE) wheel PYTHON=$$python VENV=out/venv-$$minor; done
 
 lock: $(VENV)/installed
 	@echo "== uv: pyproject.toml -> requirements.lock, with the hashes of all files of each package"
