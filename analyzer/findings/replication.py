@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from analyzer.findings import stalls
-from analyzer.findings.capture import SECOND, CaptureFrame, once
-from analyzer.findings.root_causes import end_point, leaders_in_time
-from analyzer.findings.rules import RULES, Limits, Match, limits_of, rule
-from analyzer.findings.wording import count, lasting, listed, moment
-from analyzer.frame import arrow, spill
-from analyzer.frame.frame import NULL
-from analyzer.frame.grouping import rows_by_key, sort_by
-from analyzer.protocol import api_keys
+from kwire.analyzer.findings import stalls
+from kwire.analyzer.findings.capture import SECOND, CaptureFrame, once
+from kwire.analyzer.findings.root_causes import end_point, leaders_in_time
+from kwire.analyzer.findings.rules import RULES, Limits, Match, limits_of, rule
+from kwire.analyzer.findings.wording import count, lasting, listed, moment
+from kwire.analyzer.frame import arrow, spill
+from kwire.analyzer.frame.frame import NULL
+from kwire.analyzer.frame.grouping import rows_by_key, sort_by
+from kwire.analyzer.protocol import api_keys
 
 _TIMED_OUT = (7, 20)
 """REQUEST_TIMED_OUT and NOT_ENOUGH_REPLICAS_AFTER_APPEND: the leader waited for its followers."""

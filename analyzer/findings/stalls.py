@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analyzer.findings.capture import IN_FLIGHT, SECOND, UNANSWERED, CaptureFrame, once
-from analyzer.findings.rules import RULES, Limits, limits_of
-from analyzer.frame import arrow, spill
-from analyzer.frame.frame import NULL
-from analyzer.frame.grouping import first_rows, rows_by_key
-from analyzer.protocol import api_keys as apis
+from kwire.analyzer.findings.capture import IN_FLIGHT, SECOND, UNANSWERED, CaptureFrame, once
+from kwire.analyzer.findings.rules import RULES, Limits, limits_of
+from kwire.analyzer.frame import arrow, spill
+from kwire.analyzer.frame.frame import NULL
+from kwire.analyzer.frame.grouping import first_rows, rows_by_key
+from kwire.analyzer.protocol import api_keys as apis
 
 PROMPT = (
     apis.API_VERSIONS,
@@ -183,7 +183,9 @@ def overlapping(capture: CaptureFrame, rows: np.ndarray, spans: Iterator[tuple[i
         out |= inside
         behind = np.full(len(capture.links), NULL, np.int64)
         np.maximum.at(behind, exchanges.link[rows[inside]], answered[inside])
-        after = np.flatnonzero((requested > end) & (requested <= 2 * end - begin) & (behind[exchanges.link[rows]] != NULL))
+        after = np.flatnonzero(
+            (requested > end) & (requested <= 2 * end - begin) & (behind[exchanges.link[rows]] != NULL)
+        )
         for place in after[np.argsort(requested[after], kind="stable")].tolist():
             link = exchanges.link[rows[place]]
             if requested[place] <= behind[link]:

@@ -1,4 +1,4 @@
-"""Stalls, slow replicas and waits: who is named, and who is not blamed. Proves `analyzer.findings.stalls` and
+"""Stalls, slow replicas and waits: who is named, and who is not blamed. Proves `kwire.analyzer.findings.stalls` and
 `replication`."""
 
 from __future__ import annotations
