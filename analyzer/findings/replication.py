@@ -159,7 +159,7 @@ def _is_replicas(capture: CaptureFrame, span: SlowSpan, own: np.ndarray, at: Lim
 
 @dataclass(slots=True)
 class _Cluster:
-    """Nodes of a cluster, as far as a capture tells: their end points, the leader and the in-sync set of each topic-partition (as it
+    """Nodes of a cluster, as far as a capture tells: their end points, the in-sync set of each topic-partition (as it
     was before a span), and who left such a set until its end."""
 
     labels: dict[int, str]
