@@ -43,8 +43,9 @@ def _lasted(capture: CaptureFrame, rows: np.ndarray) -> int:
     why="Measured: on an overloaded machine of two cores the 99th percentile was 62 ms for Produce, 47 ms for "
     "Metadata, and none of 7,057 answers took more than 173 ms; a cluster known for its slow disks had 1 s. 500 ms is "
     "a warning, 200 ms a note.",
-    suppressed_when="Fewer than 100 such answers in the minute, or all within 10 s; what the broker held cannot be "
-    "told apart; fetches of brokers among themselves.",
+    suppressed_when="Fewer than 100 such answers in the minute, or all within 10 s (then a note, where five of them "
+    "and a tenth took half a second); what the broker held cannot be told apart; fetches of brokers among themselves; "
+    "what waited in a stall (broker-stall).",
     advice="Look at that broker's disks, garbage collection, request handlers and in-sync replicas.",
     evidence="forged: 100 answers of which 2 took 600 ms at the broker; 99 of them; and the same while held",
     slow_ms=500,
@@ -52,6 +53,8 @@ def _lasted(capture: CaptureFrame, rows: np.ndarray) -> int:
     window_s=60,
     answers=JUDGED,
     over_s=OVER_S,
+    few=5,
+    share=0.1,
     by_clock=True,
 )
 def broker_slow(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
@@ -62,8 +65,7 @@ def broker_slow(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     # Followers' and voters' fetches wait for data that nobody may write for a while.
     rows = rows[~(capture.between_brokers[capture.client[rows]] & arrow.among(capture.exchanges.api[rows], HELD))]
     rows = rows[~stalls.in_stalls(capture, rows)]
-    if len(rows) < at.answers:
-        return
+    judged: set[tuple[int, int]] = set()
     window = (capture.exchanges.response_end[rows] - capture.span[0]) // int(at.window_s * SECOND)
     worst: dict[tuple[int, int], tuple[int, np.ndarray]] = {}
     for group_rows in split(rows, capture.broker[rows], capture.exchanges.api[rows], window, least=at.answers):
@@ -71,6 +73,7 @@ def broker_slow(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
             continue
         late = _quantile(spent[group_rows], 99)
         key = int(capture.broker[group_rows[0]]), int(capture.exchanges.api[group_rows[0]])
+        judged.add(key)
         if late >= at.note_ms * 1000 and late > worst.get(key, (0, group_rows))[0]:
             worst[key] = late, group_rows
     for (broker, api), (late, late_rows) in worst.items():
@@ -90,6 +93,34 @@ def broker_slow(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
             cause="the broker's own work",
             proven=True,
             severity=None if late >= at.slow_ms * 1000 else "note",
+        )
+    yield from _slow_in_short(capture, at, rows, spent, judged)
+
+
+def _slow_in_short(
+    capture: CaptureFrame, at: Limits, rows: np.ndarray, spent: np.ndarray, judged: set[tuple[int, int]]
+) -> Iterator[Match]:
+    """Brokers of whose answers there are too few for a percentile, and many took long."""
+    for group_rows in split(rows, capture.broker[rows], capture.exchanges.api[rows], least=at.few):
+        key = int(capture.broker[group_rows[0]]), int(capture.exchanges.api[group_rows[0]])
+        slow = group_rows[spent[group_rows] >= at.slow_ms * 1000]
+        if key in judged or len(slow) < at.few or len(slow) < at.share * len(group_rows):
+            continue
+        text = f"{capture.brokers[key[0]]} needed {lasting(at.slow_ms * 1000)} or more for {len(slow):,} of "
+        text += f"{count(len(group_rows), api_name(key[1]) + ' request')} in {lasting(_lasted(capture, group_rows))}, "
+        text += "without what it held, throttling, queues and network: too few to judge; a longer capture would tell "
+        requested = capture.exchanges.request_time[group_rows]
+        yield Match(
+            f"{text}whether it goes on.",
+            len(slow),
+            int(requested.min()),
+            int(requested.max()),
+            capture.who(broker=key[0]),
+            {"api": api_name(key[1])},
+            (int(slow[0]), int(slow[spent[slow].argmax()]), int(slow[-1])),
+            cause="the broker's own work",
+            proven=True,
+            severity="note",
         )
 
 

@@ -336,20 +336,18 @@ def _by_sets(capture: CaptureFrame, span: SlowSpan, cluster: _Cluster, own: np.n
         for (broker,), some in rows_by_key(span.rows, capture.broker[span.rows]).items()
         if len(some) >= _FEW
     }
-    late_leaders = [broker for broker, late in leaders.items() if late >= usual / _FASTER]
-    if len(late_leaders) == 1 and (len(leaders) > 1 or not common):
-        name = _label(capture, cluster, late_leaders[0])
-        if len(leaders) > 1:
-            return Culprit(
-                name, "its disk, or the way from its followers to it", "only the partitions that it leads are slow"
-            )
-        return None
     cleared = frozenset().union(*(cluster.in_sync.get(where, frozenset()) for where in prompt))
     suspects = common - cleared
     if len(suspects) == 1:
         (node,) = suspects
         reason = f"of all brokers it alone is in each of {count(len(sets), 'slow in-sync set')}"
         return Culprit(cluster.labels.get(node), "it fetches or appends late", reason)
+    late_leaders = [broker for broker, late in leaders.items() if late >= usual / _FASTER]
+    if common and not suspects and len(late_leaders) == 1 and len(leaders) > 1:
+        reason = "only the partitions that it leads are slow"
+        return Culprit(
+            _label(capture, cluster, late_leaders[0]), "its disk, or the way from its followers to it", reason
+        )
     return _slowest_leader(capture, span, cluster, leaders, common)
 
 
@@ -357,7 +355,9 @@ def _slowest_leader(
     capture: CaptureFrame, span: SlowSpan, cluster: _Cluster, leaders: dict[int, float], common: frozenset[int]
 ) -> Culprit | None:
     """The leader whose own Produce requests take longest by far: its disk makes others wait as a follower's."""
-    if len(leaders) < 2:
+    # Each broker that may be the slow one has to be among the leaders that are compared.
+    measured = {cluster.node_of.get(broker) for broker in leaders}
+    if len(leaders) < 2 or (common - measured if common else len(leaders) < 3):
         return None
     first, second = sorted(leaders, key=lambda broker: -leaders[broker])[:2]
     waited = capture.exchanges.response_end[span.rows] - capture.exchanges.request_time[span.rows]

@@ -24,6 +24,7 @@ def _micros(second: float) -> int:
         ({1: 800, 2: 4, 3: 800}, {1: [1, 3], 2: [2, 1], 3: [3, 1]}, "10.0.0.13:9092"),
         ({1: 800, 2: 4, 3: 4}, None, "10.0.0.11:9092"),  # only where it leads
         ({1: 800, 2: 790, 3: 780}, None, None),
+        ({1: 800, 2: 4, 3: 4}, {1: [1, 3], 2: [2, 1], 3: [3, 2]}, "10.0.0.11:9092"),
     ],
 )
 def test_the_broker_that_slows_in_sync_sets_is_named_where_it_can_be_told(
@@ -81,3 +82,24 @@ def test_a_pause_is_measured_in_the_time_that_is_there(tmp_path: Path) -> None:
     traffic.rows["connections"][0]["last_time"] = at(22)
     (finding,) = (finding for finding in judged(traffic) if finding.code == "client-throttled")
     assert "pause 18.0 s in 22.0 s" in finding.text
+
+
+@pytest.mark.parametrize("slow", [4, 5])
+def test_a_short_capture_has_a_note_of_what_was_slow(slow: int, tmp_path: Path) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    for number in range(20):
+        took = 700 if number < slow else 2
+        traffic.ask("Metadata", number / 4, took, broker_us=took * 1000, hold_us=0)
+    findings = [finding for finding in judged(traffic) if finding.code == "broker-slow"]
+    assert [finding.severity for finding in findings] == ["note"] * (slow == 5)
+    assert all("a longer capture would tell" in finding.text for finding in findings)
+
+
+def test_a_client_of_a_connection_without_a_row_has_the_id_of_its_requests(tmp_path: Path) -> None:
+    """Connections that go on have no row yet where a part of a capture is judged."""
+    traffic = Traffic(tmp_path / "dataset")
+    for number in range(801):
+        traffic.ask("Metadata", number / 100, client_id="health")
+    traffic.rows["connections"].clear()
+    (finding,) = (finding for finding in judged(traffic) if finding.code == "metadata-storm")
+    assert finding.who["client_id"] == "health"
