@@ -77,7 +77,7 @@ def _waited_in_vain(capture: CaptureFrame, at: Limits) -> np.ndarray:
     over = (held != NULL) & (held >= at.late_ms * 1000) & (held + 2000 >= 1000 * longest)
     rows, least = rows[over & (least > 1)], least[over & (least > 1)]
     if not len(rows):
-        return rows
+        return np.zeros(0, np.int64)
     owner, amount = capture.partitions.owner, capture.table("partitions").numbers("record_bytes")
     parts = spill.where(len(owner), lambda block: arrow.among(owner[block], rows) & (amount[block] > 0))
     brought = np.zeros(len(rows), np.int64)

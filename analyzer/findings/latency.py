@@ -339,8 +339,30 @@ def _behind_slow_brokers(capture: CaptureFrame, rows: np.ndarray) -> np.ndarray:
     """bool[rows]: exchanges that waited behind what a stalled broker or a slow replica delayed."""
     out = stalls.in_stalls(capture, rows)
     spans = iter([(span.begin, span.end) for span in replication.slow_spans(capture)])
-    slow: np.ndarray = out | stalls.overlapping(capture, rows, spans)
-    return slow
+    out |= stalls.overlapping(capture, rows, spans)
+    return out | _behind_replicas(capture, rows)
+
+
+def _behind_replicas(capture: CaptureFrame, rows: np.ndarray) -> np.ndarray:
+    """bool[rows]: exchanges requested while an earlier one of their connection waited a second or more for replicas,
+    or those that did: the broker that kept them waiting need not be captured."""
+    out = np.zeros(len(rows), bool)
+    own = replication.own_latency(capture)[rows]
+    slow = np.flatnonzero(own >= SECOND)
+    slow = slow[stalls.waits_for_replicas(capture, rows[slow])]
+    if not len(slow):
+        return out
+    links = capture.exchanges.link[rows]
+    some = np.flatnonzero(arrow.among(links, arrow.distinct(links[slow])))
+    some = some[np.lexsort((capture.exchanges.exchange[rows[some]], links[some]))]
+    is_slow = np.zeros(len(rows), bool)
+    is_slow[slow] = True
+    for places in split(some, links[some]):
+        # What was queued meanwhile is drained within as long again.
+        drained = np.where(is_slow[places], capture.exchanges.response_end[rows[places]] + own[places], NULL)
+        until = np.maximum.accumulate(drained)
+        out[places] = (until != NULL) & (capture.exchanges.request_time[rows[places]] <= until)
+    return out
 
 
 def _behind_pauses(capture: CaptureFrame, rows: np.ndarray) -> np.ndarray:

@@ -169,7 +169,8 @@ def _elsewhere(capture: CaptureFrame, every: np.ndarray, gap: tuple[int, int, in
     until = end + SECOND if is_over else end
     late = np.where(answered == NULL, rows.status[every] == IN_FLIGHT, (answered >= end) & (answered <= until))
     some = every[late & (capture.broker[every] != broker) & (end - np.maximum(requested, begin) >= pause // 2)]
-    return some[waits_for_replicas(capture, some)]
+    result: np.ndarray = some[waits_for_replicas(capture, some)]
+    return result
 
 
 def overlapping(capture: CaptureFrame, rows: np.ndarray, spans: Iterator[tuple[int, int]]) -> np.ndarray:

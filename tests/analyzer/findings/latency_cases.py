@@ -65,7 +65,7 @@ def by_sets(traffic: Traffic, wrong: bool) -> None:
 
 @case("replication-slow", "not what a broker that stood still made wait")
 def one_moment(traffic: Traffic, wrong: bool) -> None:
-    frozen(traffic, wrong=True)
+    frozen(traffic, True)
     if wrong:
         for tick in range(40):
             produce(traffic, 1, 20 + tick / 4, 900, tick % 4)
