@@ -162,7 +162,8 @@ def broker_stall(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         if len(elsewhere):
             others = [capture.brokers[other] for other in arrow.distinct(capture.broker[elsewhere]).tolist()]
             also = len(arrow.distinct(capture.client[elsewhere]))
-            text += f", {also:,} of them also at {listed(others[:3], len(others))}, for its replicas"
+            which = "all" if also == len(clients) else f"{also:,}"
+            text += f", {which} of them also at {listed(others[:3], len(others))}, for its replicas"
         text += "." if is_clear else "; a longer capture would tell whether others wait too."
         took = capture.exchanges.response_end[waited] - capture.exchanges.request_time[waited]
         yield Match(
@@ -340,7 +341,8 @@ def _behind_slow_brokers(capture: CaptureFrame, rows: np.ndarray) -> np.ndarray:
     out = stalls.in_stalls(capture, rows)
     spans = iter([(span.begin, span.end) for span in replication.slow_spans(capture)])
     out |= stalls.overlapping(capture, rows, spans)
-    return out | _behind_replicas(capture, rows)
+    out |= _behind_replicas(capture, rows)
+    return out
 
 
 def _behind_replicas(capture: CaptureFrame, rows: np.ndarray) -> np.ndarray:
