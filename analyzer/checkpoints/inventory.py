@@ -42,7 +42,7 @@ from analyzer.checkpoints.codec import Kind, kind_of
 
 _PLAIN: Final = (
     "captures.files.sources.FileInfo",
-    "captures.files.layouts.Layout:state interfaces comments notes _secrets_bytes _foreign _drops",
+    "captures.files.layouts.Layout:state interfaces comments notes _secrets_bytes _foreign _drops _commented",
     "captures.files.growing_files.FilePosition",
     "captures.flow_tables.FlowTables",
     "captures.fragments.FragmentTables",
