@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from captures.kernels import Array, Int, shared
-from captures.links import (
+from kwire.captures.kernels import Array, Int, shared
+from kwire.captures.links import (
     BY_ETHERTYPE,
     BY_FAMILY,
     BY_PORT,
@@ -24,7 +24,7 @@ from captures.links import (
 )
 
 COUNTED = ("tcp", "not_ip", "not_tcp", "fragment", "malformed", "headers_cut", "unknown_link", "reassembled")
-"""The classes of captured packets: slot 0 is a row, slot n is the reason -n of `captures.links`. A fragment is a
+"""The classes of captured packets: slot 0 is a row, slot n is the reason -n of `kwire.captures.links`. A fragment is a
 `fragment` until its packet is whole: then the one that completed it counts as what the packet is, all others as
 `reassembled`."""
 

@@ -18,11 +18,11 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from captures.files import CaptureError, CapturePoint, FileInfo, layouts
-from captures.files.growing_files import FilePosition, FileTail
-from captures.files.layouts import LayoutTables, next_record
-from captures.files.sources import Source, not_a_capture
-from captures.fragments import (
+from kwire.captures.files import CaptureError, CapturePoint, FileInfo, layouts
+from kwire.captures.files.growing_files import FilePosition, FileTail
+from kwire.captures.files.layouts import LayoutTables, next_record
+from kwire.captures.files.sources import Source, not_a_capture
+from kwire.captures.fragments import (
     IN_PROGRESS,
     LARGEST_BYTES,
     LINGER_NS,
@@ -32,10 +32,10 @@ from captures.fragments import (
     FragmentTables,
     gather,
 )
-from captures.frame_kinds import COUNTED as COUNTED
-from captures.frame_kinds import COUNTERS, count_kind, not_understood
-from captures.kernels import MACHINE_CODE, Bytes, Int, Table, inline, kernel, prefetch
-from captures.links import (
+from kwire.captures.frame_kinds import COUNTED as COUNTED
+from kwire.captures.frame_kinds import COUNTERS, count_kind, not_understood
+from kwire.captures.kernels import MACHINE_CODE, Bytes, Int, Table, inline, kernel, prefetch
+from kwire.captures.links import (
     FIRST_KIND,
     FRAGMENT,
     LINK_NAMES,
@@ -52,7 +52,7 @@ from captures.links import (
     unread_link,
     walk_ip,
 )
-from captures.windows import MOST_ROWS, WINDOW_BYTES, Content, PacketColumns, Pool, Window, Windows
+from kwire.captures.windows import MOST_ROWS, WINDOW_BYTES, Content, PacketColumns, Pool, Window, Windows
 
 LAYERS = 5
 """IP packets looked into, one inside the other: a tunnel, another one in it, and fragments of each. What lies deeper
@@ -388,7 +388,7 @@ class Reader:
 
     def _read_portion(self, source: FileTail) -> Generator[Packets, None, None]:
         """A file that was left before its end, or is left there now."""
-        from captures.crc32c_sums import crc32c  # see `Stored`
+        from kwire.captures.crc32c_sums import crc32c  # see `Stored`
 
         left, self._left = self._left, None
         index = len(self.files) - (left is not None)

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from analyzer.findings.capture import ANSWERED, UNANSWERED, CaptureFrame, once
-from analyzer.findings.root_causes import explained_links, oversized, refused_versions
-from analyzer.findings.rules import RULES, limits_of
-from analyzer.frame import arrow
-from analyzer.frame.frame import NULL
-from analyzer.frame.grouping import split
+from kwire.analyzer.findings.capture import ANSWERED, UNANSWERED, CaptureFrame, once
+from kwire.analyzer.findings.root_causes import explained_links, oversized, refused_versions
+from kwire.analyzer.findings.rules import RULES, limits_of
+from kwire.analyzer.frame import arrow
+from kwire.analyzer.frame.frame import NULL
+from kwire.analyzer.frame.grouping import split
 
 
 @once

@@ -6,11 +6,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from analyzer.findings import foreign_protocols
-from analyzer.findings.capture import CaptureFrame, api_name
-from analyzer.findings.rules import Limits, Match, rule
-from analyzer.findings.wording import client, count, lasting, name
-from analyzer.frame.frame import NULL
+from kwire.analyzer.findings import foreign_protocols
+from kwire.analyzer.findings.capture import CaptureFrame, api_name
+from kwire.analyzer.findings.rules import Limits, Match, rule
+from kwire.analyzer.findings.wording import client, count, lasting, name
+from kwire.analyzer.frame.frame import NULL
 
 _UNKNOWN: Final = "an unknown protocol"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from captures import frame_kinds, links
+from kwire.captures import frame_kinds, links
 from tests.captures import forge
 from tests.captures.forge import Record
 from tests.captures.reading import read_bytes

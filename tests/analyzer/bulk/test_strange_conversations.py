@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-import analyzer
+from kwire import analyzer
 from tests.analyzer.forging import (
     API_VERSIONS,
     CLIENT_ID,
