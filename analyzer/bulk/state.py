@@ -204,7 +204,7 @@ DECODED_STATE, TRUNCATED_STATE, UNDECODED_STATE = 0, 1, 2
     R_SHUT,  # the broker had closed the connection before the request came
 ) = range(13)
 
-# --- topic-partitions of an exchange (`kwire.analyzer.bulk.partitions`) -----------------------------------------------------
+# --- topic-partitions of an exchange (`kwire.analyzer.bulk.partitions`) -----------------------------------------------
 # Output and windows have the first P_COLUMNS of these, those of exchanges in progress one more, P_PENDING_COLUMNS.
 (
     P_OWNER,  # row of its exchange in the same output, or the same window
