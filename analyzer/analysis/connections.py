@@ -6,6 +6,7 @@ their protocol. Rule: every captured payload byte of a Kafka connection is in on
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -160,8 +161,9 @@ class Coverage:
 
 @dataclass(slots=True)
 class Unrecognised:
-    """A connection in which no Kafka was found, or whose answers are none of Kafka. `unanswered`: its beginning was
-    captured, no byte is missing, and the side that was asked sent none."""
+    """A connection in which no Kafka was found, or whose answers are none of Kafka. `unanswered`: it was captured from
+    its beginning to its end, no byte is missing, the side that was asked sent none, and what it was asked does not
+    begin as a request of Kafka."""
 
     connection: str
     payload_bytes: int
@@ -232,7 +234,9 @@ class EndedConnections:
         for i in spoke[: max(0, MAX_UNRECOGNISED - len(self.unrecognised))].tolist():
             guess = unrecognised_guess((int(ended["first_0"][i]), int(ended["first_1"][i])))
             tls = _tls_handshake(ended, i, names) if guess == TLS else None
-            unanswered = bool(ended["broker_bytes"][i] == 0 and _is_whole(ended, i))
+            asked = int(ended["first_1" if ended["client_side"][i] == 1 else "first_0"][i])
+            unanswered = not ended["broker_bytes"][i] and ended["closed"][i] != 0 and _is_whole(ended, i)
+            unanswered = bool(unanswered and not _may_be_request(asked))
             link = names.connections[ended.number[i]]
             self.unrecognised.append(Unrecognised(link, int(captured[i]), guess, tls, unanswered))
 
@@ -263,6 +267,16 @@ class EndedConnections:
         self.from_before.update(connections[i].rpartition("#")[0] for i in np.flatnonzero(~opened).tolist())
         self.left_open.update(connections[i].rpartition("#")[0] for i in np.flatnonzero(closed == 0).tolist())
         self._ended.append(_rows(ended, connections, names))
+
+
+_MOST_REQUEST_BYTES = 100 << 20
+_MOST_API, _MOST_VERSION = 127, 31
+
+
+def _may_be_request(first: int) -> bool:
+    """Whether 8 bytes may be the first ones of a request: its length, API and version."""
+    length, api, version = struct.unpack(">ihh", first.to_bytes(8, "big", signed=True))
+    return 8 <= length <= _MOST_REQUEST_BYTES and 0 <= api <= _MOST_API and 0 <= version <= _MOST_VERSION
 
 
 def _is_whole(ended: Connections, row: int) -> bool:

@@ -160,6 +160,7 @@ def without_answers(capture: CaptureFrame) -> list[WithoutAnswers]:
 
 
 def _is_zookeeper(capture: CaptureFrame, end: str) -> bool:
-    """Whether an end point has ZooKeeper's port, or others spoke to it as to ZooKeeper."""
+    """Whether an end point has a port that is usual for ZooKeeper, or others spoke to it as to ZooKeeper."""
     spoken = {row["connection"].rpartition("#")[0].partition("-")[2] for row in capture.unrecognised("ZooKeeper")}
-    return end.rpartition(":")[2] == "2181" or end in spoken
+    port = end.rpartition(":")[2]
+    return port.endswith("2181") or port in ("2182", "2183") or end in spoken

@@ -63,7 +63,7 @@ def test_an_answer_that_overtakes_gives_up_none_before_it(tmp_path: Path) -> Non
     assert outcomes(rows) == dict.fromkeys(range(1, 7), ANSWERED)
     finding = codes(tmp_path)["answers-out-of-order"]
     assert (finding["severity"], finding["count"]) == ("error", 3)
-    assert dict(finding["what"])["correlation_ids"] == "2,3,4"
+    assert dict(finding["what"])["correlation_ids"] == "3,4,2"  # as they were answered
     assert "Metadata 5 before Fetch 2" in finding["text"]
     assert not {"request-unanswered", "correlation-mismatch"} & set(codes(tmp_path))
 
@@ -133,9 +133,7 @@ def test_what_follows_is_found_again(length: int, mss: int, tmp_path: Path) -> N
     broken = with_length(produce(2, records=batch()), length)
     writes = [*turns([1], produce, produce_answer), asking(broken), *turns([3, 4, 5])]
     rows = read(tmp_path, converse(writes, mss=mss))
-    assert {number: outcome for number, outcome in outcomes(rows).items() if number > 2} == dict.fromkeys(
-        (3, 4, 5), ANSWERED
-    )
+    assert [outcomes(rows)[number] for number in (3, 4, 5)] == [ANSWERED] * 3
     assert "frame-length-impossible" in codes(tmp_path)
 
 
