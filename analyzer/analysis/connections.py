@@ -234,9 +234,9 @@ class EndedConnections:
         for i in spoke[: max(0, MAX_UNRECOGNISED - len(self.unrecognised))].tolist():
             guess = unrecognised_guess((int(ended["first_0"][i]), int(ended["first_1"][i])))
             tls = _tls_handshake(ended, i, names) if guess == TLS else None
-            asked = int(ended["first_1" if ended["client_side"][i] == 1 else "first_0"][i])
+            first = int(ended["first_1" if ended["client_side"][i] == 1 else "first_0"][i])
             unanswered = not ended["broker_bytes"][i] and ended["closed"][i] != 0 and _is_whole(ended, i)
-            unanswered = bool(unanswered and not _may_be_request(asked))
+            unanswered = bool(unanswered and not _may_be_request(first))
             link = names.connections[ended.number[i]]
             self.unrecognised.append(Unrecognised(link, int(captured[i]), guess, tls, unanswered))
 
@@ -276,7 +276,7 @@ _MOST_API, _MOST_VERSION = 127, 31
 def _may_be_request(first: int) -> bool:
     """Whether 8 bytes may be the first ones of a request: its length, API and version."""
     length, api, version = struct.unpack(">ihh", first.to_bytes(8, "big", signed=True))
-    return 8 <= length <= _MOST_REQUEST_BYTES and 0 <= api <= _MOST_API and 0 <= version <= _MOST_VERSION
+    return bool(8 <= length <= _MOST_REQUEST_BYTES and 0 <= api <= _MOST_API and 0 <= version <= _MOST_VERSION)
 
 
 def _is_whole(ended: Connections, row: int) -> bool:

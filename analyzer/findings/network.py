@@ -89,8 +89,8 @@ def request_unanswered(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     rows = _silent(capture)
     # A close without an answer to what a broker does not take is told by version-refused and frame-oversized; of an
     # end point that never speaks Kafka no-kafka-answer tells, and not-kafka of one that speaks something else.
-    for told in (root_causes.refused_versions(capture), root_causes.oversized(capture)):
-        rows = rows[~arrow.among(rows, told)]
+    for others in (root_causes.refused_versions(capture), root_causes.oversized(capture)):
+        rows = rows[~arrow.among(rows, others)]
     for deaf in foreign_protocols.without_answers(capture):
         rows = rows[~arrow.among(rows, deaf.rows)]
     rows = rows[~arrow.among(capture.exchanges.link[rows], foreign_protocols.broken_links(capture))]

@@ -1,4 +1,4 @@
-"""Who speaks something else than Kafka where Kafka is spoken, or is asked for Kafka and never answers in it."""
+"""Rules about end points and addresses that speak something else than Kafka where Kafka is expected."""
 
 from __future__ import annotations
 
@@ -111,8 +111,8 @@ def no_kafka_answer(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     for deaf in foreign_protocols.without_answers(capture):
         who = capture.who(int(capture.client_of[deaf.links[0]]), int(capture.broker_of[deaf.links[0]]))
         first, last = int(deaf.rows[0]), int(deaf.rows[-1])
-        asked = _listed(Counter(api_name(int(api)) for api in rows.api[deaf.rows].tolist()))
-        asked = asked.split(" (")[0]
+        requests = _listed(Counter(api_name(int(api)) for api in rows.api[deaf.rows].tolist()))
+        requests = requests.split(" (")[0]
         links = count(len(deaf.links), "connection")
         text = f"{who['broker']} closed {links} of {client(who)} "
         if deaf.before_asked:
@@ -126,11 +126,11 @@ def no_kafka_answer(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
             )
             advice += "max.connections.per.ip of the broker."
         elif deaf.zookeeper:
-            text += f"on each {asked}"
+            text += f"on each {requests}"
             cause = "the port is ZooKeeper's"
             advice = "Give the client the brokers' addresses (bootstrap.servers); ZooKeeper does not speak Kafka."
         else:
-            text += f"on each {asked}, and no byte of Kafka ever came"
+            text += f"on each {requests}, and no byte of Kafka ever came"
             text += f" ({lasting(deaf.after_us)} after the request)" if deaf.after_us is not None else ""
             cause = "a listener of TLS, another service, or a broker that is too old for the request"
             advice = None
@@ -140,7 +140,7 @@ def no_kafka_answer(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
             int(rows.request_time[first]),
             int(rows.request_time[last]),
             who,
-            {"api": asked, "answers": "0"},
+            {"api": requests, "answers": "0"},
             (first, first, last),
             cause=cause,
             proven=deaf.before_asked,

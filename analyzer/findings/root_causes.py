@@ -259,13 +259,13 @@ def refused_versions(capture: CaptureFrame) -> np.ndarray:
     rows = spill.true_rows(capture.exchanges.status == UNANSWERED)
     offers = _offers(capture) if len(rows) else {}
     refused = [rows[:0]]
-    asked = {broker for broker, _ in offers}
+    offering = {broker for broker, _ in offers}
     for group_rows in split(rows, capture.broker[rows], capture.exchanges.api[rows]) if offers else ():
         api, version = int(capture.exchanges.api[group_rows[0]]), capture.exchanges.version[group_rows]
         broker = capture.brokers[capture.broker[group_rows[0]]]
         lowest, highest = offers.get((broker, api), (0, 1 << 15))
         others = {offer for (_, key), offer in offers.items() if key == api}
-        if broker not in asked and len(others) == 1:
+        if broker not in offering and len(others) == 1:
             lowest, highest = next(iter(others))
         if api != api_keys.API_VERSIONS:
             refused.append(group_rows[(version < lowest) | (version > highest)])

@@ -196,14 +196,14 @@ class Packets:
             what = int.from_bytes(data[at + 6 : at + 8], "big")
             at += 8
         while what in _TAGS and at + 4 <= end:
-            size, kept = _TAGS[what], 2
+            size, copied = _TAGS[what], 2
             if what == CISCO_CMD:
                 size = 4 + 4 * data[at + 1]
             elif what in (VN_TAG, HSR) or what in VLAN_TAGS:
-                kept = size
+                copied = size
             if at + size > end:
                 return end, ETHERNET
-            out[at : at + kept] = data[at : at + kept]
+            out[at : at + copied] = data[at : at + copied]
             out[at + size - 2 : at + size] = data[at + size - 2 : at + size]
             what = int.from_bytes(data[at + size - 2 : at + size], "big")
             at += size

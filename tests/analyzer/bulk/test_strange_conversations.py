@@ -47,8 +47,8 @@ def outcomes(rows: CaptureRows) -> dict[int, tuple[Any, ...]]:
 
 def codes(folder: Path) -> dict[str, dict[str, Any]]:
     """Findings of the capture that was read last, by code."""
-    found = analyzer.analyze(folder / "capture.pcap").findings.to_pylist()
-    return {row["code"]: row for row in found}
+    findings = analyzer.analyze(folder / "capture.pcap").findings.to_pylist()
+    return {row["code"]: row for row in findings}
 
 
 # ----------------------------------------------------------------------------------------------------- out of order
@@ -220,8 +220,8 @@ def test_a_request_after_the_brokers_fin_says_so(tmp_path: Path) -> None:
 
 def test_the_only_packet_is_an_old_librdkafkas(tmp_path: Path) -> None:
     """ApiVersions v0 with an empty array of a draft of KIP-35 behind it, in the middle of nothing."""
-    asked = request(API_VERSIONS, 0, 1, {}, client_id="rdkafka")
-    asked = struct.pack(">i", len(asked)) + asked[4:] + bytes(4)
-    segments = converse([asking(asked)])
+    ask = request(API_VERSIONS, 0, 1, {}, client_id="rdkafka")
+    ask = struct.pack(">i", len(ask)) + ask[4:] + bytes(4)
+    segments = converse([asking(ask)])
     (only,) = payloads(segments, True)
     assert read(tmp_path, [segments[only]]).only["api"] == "ApiVersions"

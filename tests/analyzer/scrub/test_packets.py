@@ -102,7 +102,7 @@ def test_a_tunnel_is_read_as_before_and_names_nobody(name: str, version: int, tm
 
 
 def tagged(tags: bytes) -> Wrap:
-    """What stands behind the addresses of a frame, before IP."""
+    """Put tags behind the addresses of a frame, before IP."""
 
     def wrap(ip: bytes, version: int) -> bytes:
         kind = b"\x08\x00" if ip[0] >> 4 == 4 else b"\x86\xdd"
