@@ -47,7 +47,7 @@ from kwire.analyzer.bulk.headers import (
     tagged_header,
 )
 from kwire.analyzer.bulk.partitions import MAX_NAMED, count_named, record_parts, room_for_parts
-from kwire.analyzer.bulk.pending import find_pending, is_silent, pass_over, put_out, take_pending, wait
+from kwire.analyzer.bulk.pending import find_pending, is_silent, pass_over, put_out, take_first, take_pending, wait
 from kwire.analyzer.bulk.symbols import ENTRY_LENGTH, intern
 from kwire.analyzer.protocol import api_keys
 from kwire.analyzer.protocol.decoding import FULL, OK, SHORT, decode, read_int32
@@ -439,7 +439,9 @@ def take(st: s.State, lay: s.Layouts, buffer: Bytes, slot: Int, key: Int, side: 
             held = k[slot, s.K_ZERO_HELD]
             if before > 0:
                 pass_over(st, slot, request, fr.f[key, s.F_HOLE] != 0, completed_by)
-            take_pending(fr, mt, slot, request)
+                take_pending(fr, mt, slot, request)
+            else:  # as nearly always: without a call
+                take_first(fr, mt, slot)
             if row[s.X_EXCHANGE] > k[slot, s.K_ANSWERED_TO]:
                 k[slot, s.K_ANSWERED_TO] = row[s.X_EXCHANGE]
             else:
