@@ -141,14 +141,15 @@ class EvaluationWindows:
             self._parts[name] = [pa.ipc.open_stream(data).read_all()]
 
     def _early(self) -> Iterator[dict[str, Any]]:
-        """What the lap shows so far, by the rules that need no more of it."""
+        """Yield findings of the lap so far, by the rules that need no more of it."""
         parts = {name: concatenated(name, some) for name, some in self._parts.items()}
-        capture = CaptureFrame(RowGroups(parts, []), {"name": self._point.name}, evaluate.USUAL)
+        entry = {"name": self._engine.merging.names.capture}
+        capture = CaptureFrame(RowGroups(parts, [entry]), entry, evaluate.USUAL)
         findings = evaluate.of_point(capture, EARLY)
         yield from self._fresh([evaluate.row(capture.name, finding) for finding in findings], self._since or 0)
 
     def _fresh(self, rows: Iterable[dict[str, Any]], since: int) -> Iterator[dict[str, Any]]:
-        """Those of findings that were not told lately. since: when their lap began, ns."""
+        """Yield findings that were not told lately. since: when their lap began, ns."""
         for row in rows:
             who = finding_key(row)
             last = self.told.get(who)

@@ -60,11 +60,13 @@ def test_what_was_answered_later_was_open_at_the_end_of_a_second() -> None:
     assert not len(known.closed)
 
 
-@pytest.mark.parametrize(("replicas", "told"), [(0, True), (1, False)])
-def test_a_stall_is_told_where_something_waits_for_no_replica(replicas: int, told: bool) -> None:
+@pytest.mark.parametrize(("replicas", "is_reported"), [(0, True), (1, False)])
+def test_a_stall_is_told_where_something_waits_for_no_replica(replicas: int, is_reported: bool) -> None:
     known = state(requests(*((10.2, None, 0, 0, client, replicas) for client in range(3))), last=10.1)
     assert not known.standstills(int(11.9 * SECOND), 2 * SECOND)
-    found_now = known.standstills(int(12.2 * SECOND), 2 * SECOND)
-    assert [(still.broker, still.clients, still.requests) for still in found_now] == [("10.0.0.9:9092", 3, 3)] * told
+    stills = known.standstills(int(12.2 * SECOND), 2 * SECOND)
+    assert [(still.broker, still.clients, still.requests) for still in stills] == [
+        ("10.0.0.9:9092", 3, 3)
+    ] * is_reported
     (entry,) = known.now(int(12.2 * SECOND))
     assert entry.is_stalled
