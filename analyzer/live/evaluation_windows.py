@@ -55,8 +55,8 @@ FindingKey = tuple[Any, ...]
 
 
 def finding_key(row: Mapping[str, Any]) -> FindingKey:
-    """Of a finding's row."""
-    return (row["code"], *sorted((name, value) for name, value in dict(row["who"]).items()))
+    """Return what a finding's row is about; the software of a client is known later than the client."""
+    return (row["code"], *sorted((name, value) for name, value in dict(row["who"]).items() if name != "software"))
 
 
 class EvaluationWindows:
