@@ -9,7 +9,7 @@ import numpy as np
 
 from analyzer.findings.capture import NO_CODE, SECOND, CaptureFrame
 from analyzer.findings.error_answers import about, claim, match_of, of
-from analyzer.findings.fetch import reads
+from analyzer.findings.fetched import reads
 from analyzer.findings.rules import Limits, Match, replaced, rule
 from analyzer.findings.runs import Run
 from analyzer.findings.wording import client, count, name, partition_name

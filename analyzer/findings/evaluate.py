@@ -24,6 +24,7 @@ from analyzer.findings import (  # noqa: F401  (each registers its rules)
     malformed,
     network,
     produce,
+    readers,
     root_causes,
     security,
     share_groups,

@@ -11,7 +11,7 @@ import numpy as np
 
 from analyzer.findings.capture import SECOND, CaptureFrame, once
 from analyzer.findings.error_answers import EXPLANATIONS, about, claim, match_of, of, times
-from analyzer.findings.fetch import reads
+from analyzer.findings.fetched import reads
 from analyzer.findings.rules import Limits, Match, rule
 from analyzer.findings.runs import Run, Trouble, runs
 from analyzer.findings.wording import client, count, lasting, name, partition_name, share
