@@ -14,6 +14,7 @@ from analyzer.findings.capture import SECOND, CaptureFrame, api_name
 from analyzer.findings.error_answers import about, claim, match_of, of, times
 from analyzer.findings.fetched import READ_COMMITTED, Reads, bounces, followed, reads
 from analyzer.findings.query import Severity
+from analyzer.findings.restarts import Restarts, restarts
 from analyzer.findings.rules import Limits, Match, rule
 from analyzer.findings.runs import runs
 from analyzer.findings.wording import client, count, lasting, name, partition_name, size
@@ -579,18 +580,24 @@ def lag_grows(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     "partition-stuck",
     "warning",
     "g-app (10.0.0.4) stands at 900 in t-4 for 6 min, while its end moved on to 40,000 and other partitions advance.",
-    why="60 s are 120 long polls of 500 ms.",
+    why="60 s are 120 long polls of 500 ms. Whatever the time: three members of a group one after the other that began "
+    "at the same offset, got records, and went without a commit beyond it.",
     suppressed_when="The client reads nothing else meanwhile (then it is the client); the log did not grow; the last "
     "stable offset holds it (hanging-transaction); the partition is no part of its fetch session any more (another "
-    "member may have it). Time counts from the end of the last rebalance of its group.",
+    "member may have it). Time counts from the end of the last rebalance of its group. Of restarts: no records came; "
+    "the group committed beyond the offset; a group without any commit whose members left in order.",
     advice="Paused by the application, a record that it cannot process, or an assignment that was lost.",
-    evidence="forged: a partition that is asked for at one offset for 61 s, and for 59 s",
+    evidence="poison-pill; forged: a partition that is asked for at one offset for 61 s, and for 59 s; three members "
+    "that began at one offset, and two; with a commit between",
     stuck_s=60,
     by_clock=True,
 )
 def stuck(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    for group in restarts(capture):
+        yield _restarted(capture, group)
     if capture.span[1] - capture.span[0] < at.stuck_s * SECOND:
         return
+    told = {where for group in restarts(capture) for where in group.starts}
     read = reads(capture)
     position = read.position()
     ends, last_asked, rebalanced = _last_ends(capture), followed(capture), _rebalanced(capture)
@@ -615,7 +622,7 @@ def stuck(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         )
         end = ends.get(where, here)
         held = int(read.stable[group_rows[-1]])
-        if until - since < at.stuck_s * SECOND or end <= here or 0 <= held <= here:
+        if until - since < at.stuck_s * SECOND or end <= here or 0 <= held <= here or where in told:
             continue
         who = capture.who(who_)
         text = f"{client(who)} stands at {here:,} in {partition_name(where)} for {lasting(until - since)}, "
@@ -633,6 +640,40 @@ def stuck(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
             cause=cause,
             proven=True if cause else None,
         )
+
+
+def _restarted(capture: CaptureFrame, group: Restarts) -> Match:
+    """The match of members that began at the same offsets, one after the other."""
+    who, times_ = capture.who(group.client), len(group.members)
+    where, offset = min(group.starts.items(), key=lambda pair: pair[0])
+    cause, proven = "the application does not get past what it reads there", False
+    if group.suspect is not None:
+        where, offset, amount, usual = group.suspect
+        cause = f"the record there is unlike all others that were read: {size(amount)}, and most have {usual:,}"
+    text = f"{partition_name(where)}@{offset:,} was read {count(times_, 'time')} by {client(who)} of group "
+    text += f"{name(group.group)}: {'each time' if group.vanished >= times_ - 1 else 'mostly'} the member "
+    text += f"{'vanished' if group.vanished else 'left'} without a commit"
+    if len(group.starts) > 1:
+        text += f", and the next one began again at the same offsets of {count(len(group.starts), 'partition')}"
+    topics = sorted({topic for topic, _ in group.starts})
+    return Match(
+        f"{text}.",
+        times_,
+        group.since,
+        group.until,
+        who,
+        {
+            "topic": where[0] if len(topics) == 1 else ",".join(topics),
+            "partition": str(where[1]),
+            "offset": str(offset),
+            "group_id": group.group,
+        },
+        (group.rows[0], group.rows[-1], group.rows[-1]),
+        cause=cause,
+        proven=proven,
+        advice="Look at that record, and at what the application logged when it ended: handle the error, or put the "
+        "record aside (a dead-letter topic), or commit past it.",
+    )
 
 
 _AGAIN = 3

@@ -12,6 +12,7 @@ import numpy as np
 from analyzer.findings import root_causes
 from analyzer.findings.capture import ANSWERED, NO_CODE, SECOND, CaptureFrame, once
 from analyzer.findings.error_answers import about, claim, match_of, of, times
+from analyzer.findings.restarts import restarts
 from analyzer.findings.rules import RULES, Limits, Match, limits_of, rule
 from analyzer.findings.runs import runs
 from analyzer.findings.wording import client, count, lasting, moment, name
@@ -164,6 +165,7 @@ def _counted(words: Iterator[str]) -> dict[str, int]:
     suppressed_when="No generation of the group came about (group-never-stable): members are put out then that do not "
     "sync in time. The member left, or came back under its static name (KIP-345); bytes are missing from a connection "
     "of it, or packets from the capture while no end of that connection was seen: it may have left in what is missing. "
+    "A record that its application does not get past ended it (partition-stuck). "
     "A note: the group's coordinator had moved within the minute before, and the client had joined again; or the "
     "member had said that it stops for a while, as static ones do (KIP-848), and came back too late or not at all.",
     advice="Look for a crash, a pause of garbage collection, or the network of that member.",
@@ -177,10 +179,11 @@ def session_timeout(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     moved = [(row["group_id"], row["time"]) for row in events if row["event"] == "coordinator_moved"]
     expired = [row for row in events if row["event"] == "expired"]
     stopped = _stopped(events)
+    crashed = {member for group in restarts(capture) for member in group.members}
     unheard = _unheard(capture, {row["member_id"] for row in expired})
     unstable = {capture.groups[1][number] for number in _never_stable(capture)} if expired else set()
     for event in expired:
-        if event["member_id"] in unheard or event["group_id"] in unstable:
+        if event["member_id"] in unheard | crashed or event["group_id"] in unstable:
             continue
         since = event["time"] - int(at.moved_s * SECOND)
         explained = any(group == event["group_id"] and since <= time <= event["time"] for group, time in moved)
