@@ -29,6 +29,7 @@ from analyzer.findings import (  # noqa: F401  (each registers its rules)
     security,
     share_groups,
     static_members,
+    subscriptions,
     tls,
     transactions,
     versions,
