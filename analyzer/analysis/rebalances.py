@@ -238,7 +238,7 @@ def _without_reader(turn: _Generation, known: _GroupLife, fetched: ClientDeliver
         heirs = {
             partition: heir
             for partition in had
-            if (heir := known.clients.get(owners.get(partition))) is not None and heir != client
+            if partition in owners and (heir := known.clients.get(owners[partition])) is not None and heir != client
         }
         gap = fetched.unread_ns(client, heirs, turn.until_ns) if client is not None else None
         if gap is not None:

@@ -28,6 +28,7 @@ from analyzer.findings import (  # noqa: F401  (each registers its rules)
     root_causes,
     security,
     share_groups,
+    skew,
     static_members,
     subscriptions,
     tls,

@@ -249,8 +249,9 @@ def _unheard(capture: CaptureFrame, wanted: set[str]) -> set[str]:
     "a member shows it that leaves without a commit, keeps its connections, and joins again over the same one.",
     suppressed_when="It did not join again within a minute; its heartbeats had stopped too; it was never seen to "
     "fetch, which it may do where nothing is captured, or not since it joined last: it may have no partition. It went "
-    "on reading, and had committed within the interval (but for 6 s: automatic commits are 5 s apart), as one does that "
-    "leaves in order, or joined again within 200 ms, as one that subscribes anew; it gave another reason (KIP-800).",
+    "on reading, and had committed within the interval (but for 6 s: automatic commits are 5 s apart), as one that "
+    "leaves in order does, or joined again within 200 ms, as one that subscribes anew; it gave another reason "
+    "(KIP-800).",
     advice="max.poll.records, and what is slow in processing.",
     evidence="max-poll-librdkafka; forged: heartbeats alone for 301 s, a leave and a join; and 200 s; for 31 s where "
     "JoinGroup says 30, and 29; a reader that goes on to fetch, and commits as it leaves",
@@ -277,7 +278,7 @@ def poll_interval(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         after = _between(capture, joins.get(who_), left + 1, left + int(at.back_s * SECOND) + 1)
         group = named[groups[leave]] if groups[leave] >= 0 else None
         poll = timeouts.rebalance(capture.clients[who_], group, left)
-        least = at.poll_s * SECOND if poll is None else poll
+        least = int(at.poll_s * SECOND) if poll is None else poll
         reason = reasons.get(leave)
         if not (rows.api[before] == api_keys.FETCH).any() or not len(after) or not _may_be_late(reason):
             continue

@@ -68,7 +68,7 @@ def restarts(capture: CaptureFrame) -> list[Restarts]:
     for row in events.every(wanted):
         if row["event"] in ("join", "leave") and row["error"] is None and row["protocol"] in ("classic", "consumer"):
             by_group[row["group_id"]].append(row)
-    out = []
+    out: list[Restarts] = []
     for group, rows in by_group.items():
         if len({row["member_id"] for row in rows if row["event"] == "join"}) >= LEAST:
             out += _of_group(capture, group, rows)
