@@ -526,12 +526,8 @@ def _fallen(capture: CaptureFrame) -> Iterator[Match]:
     by_clock=True,
 )
 def lag_grows(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
-    width, lasted = int(at.window_s * SECOND), capture.span[1] - capture.span[0]
-    is_short = lasted <= at.windows * width
-    if is_short:
-        width = int(lasted / (at.windows + 1))
-        if width < SECOND:
-            return
+    usual = int(at.window_s * SECOND)
+    is_short = capture.span[1] - capture.span[0] < at.windows * usual
     read = reads(capture)
     known = spill.true_rows(read.lag >= 0)  # NULL is below
     committed = capture.column("isolation_level") if capture.greatest("isolation_level") > 0 else None
@@ -539,7 +535,9 @@ def lag_grows(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     for group_rows in split(known, clients, spill.take(read.topic_partition, known)):
         if capture.mixed[capture.client[read.owner[group_rows[0]]]]:
             continue
-        if len(group_rows) <= at.windows or read.time[group_rows[-1]] - read.time[group_rows[0]] < at.windows * width:
+        lasted = int(read.time[group_rows[-1]] - read.time[group_rows[0]])
+        width = int(lasted / (at.windows + 0.5)) if is_short else usual
+        if len(group_rows) <= at.windows or width < SECOND or lasted < at.windows * width:
             continue
         window = (read.time[group_rows] - read.time[group_rows[0]]) // width
         last = group_rows[np.append(window[1:] != window[:-1], True)]
@@ -572,6 +570,7 @@ def lag_grows(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
             who,
             {"topic": topic, "partition": str(partition)},
             rows,
+            severity="note" if is_short else None,
         )
 
 
@@ -597,7 +596,7 @@ def stuck(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         yield _restarted(capture, group)
     if capture.span[1] - capture.span[0] < at.stuck_s * SECOND:
         return
-    told = {where for group in restarts(capture) for where in group.starts}
+    restarting = {where for group in restarts(capture) for where in group.starts}
     read = reads(capture)
     position = read.position()
     ends, last_asked, rebalanced = _last_ends(capture), followed(capture), _rebalanced(capture)
@@ -622,7 +621,7 @@ def stuck(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         )
         end = ends.get(where, here)
         held = int(read.stable[group_rows[-1]])
-        if until - since < at.stuck_s * SECOND or end <= here or 0 <= held <= here or where in told:
+        if until - since < at.stuck_s * SECOND or end <= here or 0 <= held <= here or where in restarting:
             continue
         who = capture.who(who_)
         text = f"{client(who)} stands at {here:,} in {partition_name(where)} for {lasting(until - since)}, "

@@ -129,5 +129,5 @@ def bounces(capture: CaptureFrame) -> dict[tuple[int, tuple[str, int]], list[tup
 
 def _stayed(read: Reads, rows: np.ndarray, position: int) -> bool:
     """Whether a reader asked for the same offset before, at and after one of its reads."""
-    asked = read.at[rows[position - 1 : position + 2]]
-    return bool((asked == asked[0]).all() and asked[0] != NULL)
+    offsets = read.at[rows[position - 1 : position + 2]]
+    return bool((offsets == offsets[0]).all() and offsets[0] != NULL)

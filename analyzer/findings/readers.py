@@ -101,8 +101,8 @@ def _group(capture: CaptureFrame, rows: np.ndarray) -> str | None:
 
 def _hanging(capture: CaptureFrame) -> set[tuple[str, int]]:
     """Topic-partitions that hanging-transaction tells of."""
-    told = RULES["hanging-transaction"]
-    matches = told.check(capture, limits_of(told, capture.query))
+    hanging = RULES["hanging-transaction"]
+    matches = hanging.check(capture, limits_of(hanging, capture.query))
     out = set()
     for match in matches:
         partitions = (match.what.get("partition") or "").split(",")
@@ -201,10 +201,10 @@ def repeated(capture: CaptureFrame, at: Limits) -> Iterator[tuple[int, tuple[str
 def _repeated_at(capture: CaptureFrame, rows: np.ndarray, records: np.ndarray, at: Limits) -> Match | None:
     """The match of the offset that one connection asked for most often, with the same records each time."""
     read = reads(capture)
-    asked = _asked(read, rows)
+    requested = _requested(read, rows)
     many = np.maximum(records[read.part[rows]], 0)
-    for same in sorted(split(rows, asked, read.size[rows], many, least=at.times), key=len, reverse=True):
-        offset = int(asked[np.searchsorted(rows, same[0])])
+    for same in sorted(split(rows, requested, read.size[rows], many, least=at.times), key=len, reverse=True):
+        offset = int(requested[np.searchsorted(rows, same[0])])
         amount = int(records[read.part[same[0]]])
         if offset == NULL or amount <= 0:
             continue
@@ -232,13 +232,13 @@ def _repeated_at(capture: CaptureFrame, rows: np.ndarray, records: np.ndarray, a
     return None
 
 
-def _asked(read: Reads, rows: np.ndarray) -> np.ndarray:
+def _requested(read: Reads, rows: np.ndarray) -> np.ndarray:
     """int64: the offset that each read of one connection and topic-partition asked for. In a fetch session a request
     does not repeat what has not changed."""
     at = read.at[rows]
     last = np.maximum.accumulate(np.where(at != NULL, np.arange(len(at)), -1))
-    asked: np.ndarray = np.where(last >= 0, at[np.maximum(last, 0)], NULL)
-    return asked
+    requested: np.ndarray = np.where(last >= 0, at[np.maximum(last, 0)], NULL)
+    return requested
 
 
 # ------------------------------------------------------------------------------------------------ the nearest replica

@@ -57,11 +57,11 @@ _LONG_US: Final = 30 * SECOND
     large_share=0.3,
 )
 def hot(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
-    told = set()
+    topics = set()
     for match in _hot(capture, at):
-        told.add(match.what["topic"])
+        topics.add(match.what["topic"])
         yield match
-    yield from (match for match in _of_much(capture, at) if match.what["topic"] not in told)
+    yield from (match for match in _of_much(capture, at) if match.what["topic"] not in topics)
 
 
 def _hot(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
@@ -180,13 +180,15 @@ def _behind(capture: CaptureFrame, where: tuple[str, int], number: int) -> tuple
         readable = min(end, int(read.stable[rows].max())) if is_committed else end
         named = capture.groups[1][own]
         fetched = max(readable - int(position[rows].max()), 0)
-        told = committed(capture, named, where, until)
+        last_commit = committed(capture, named, where, until)
         began = read.at[rows][read.at[rows] != NULL]
-        stood = told if told is not None else int(began.min()) if len(began) else readable
+        stood = last_commit if last_commit is not None else int(began.min()) if len(began) else readable
         lag = max(readable - stood, 0)
         reader = client(capture.who(int(capture.client[read.owner[rows[-1]]])))
         text = f"Its reader in group {name(named)}, {reader}, is "
-        text += f"{count(lag, 'record')} behind by its commits{'' if told is not None else ' (none so far)'} and "
+        text += (
+            f"{count(lag, 'record')} behind by its commits{'' if last_commit is not None else ' (none so far)'} and "
+        )
         text += f"{fetched:,} by its fetches."
         if worst is None or lag > worst[0]:
             worst = lag, text, {"group_id": named, "commit_lag": str(lag), "fetch_lag": str(fetched)}

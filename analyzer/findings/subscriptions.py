@@ -241,14 +241,14 @@ def _unread(
     """The match of new partitions of a topic that a group does not read. rows: its reads of the topic."""
     read, begun = reads(capture), _begun(capture)[topic]
     until, first = int(read.time[rows[-1]]), min(begun.values())
-    taken = {capture.topic_partitions[number][1] for number in arrow.distinct(read.topic_partition[rows]).tolist()}
+    fetched = {capture.topic_partitions[number][1] for number in arrow.distinct(read.topic_partition[rows]).tolist()}
     assigned, last = _assigned(capture, group, topic)
     missing = sorted(
         partition
         for partition, time in begun.items()
         if time > first
         and until - time >= at.unread_s * SECOND
-        and partition not in taken | assigned
+        and partition not in fetched | assigned
         and ends.get((topic, partition), 0) > 0
     )
     if not missing:
@@ -319,14 +319,14 @@ def _ends(capture: CaptureFrame) -> dict[tuple[str, int], int]:
     "note",
     "Group posting-v2 of poster (10.0.0.4) began at the start of ledger: it reads 5,014 records again that lie before "
     "where group posting of the same client stood.",
-    why="A group.id that is new has no offsets: with auto.offset.reset=earliest it begins where the log does. A "
+    why="A group.id that is new has no offsets: with auto.offset.reset=earliest it begins where the log does. Two "
     "hundred records are more than a trial.",
     suppressed_when="The other group went on to read (then it is another application, or both versions run); clients "
     "of other names and, where the name is a library's, of other hosts; the new group had offsets; fewer records.",
     advice="Where it was not meant: the old group.id, or offsets of the old group for the new one before it starts "
     "(kafka-consumer-groups --reset-offsets). See that what it does twice does no harm.",
-    evidence="replay-from-start; forged: a hundred records again, and 99; another client; a group that goes on",
-    records=100,
+    evidence="replay-from-start; forged: 200 records again, and 199; another client; a group that goes on",
+    records=200,
     gone_s=10,
     by_clock=True,
 )
@@ -399,19 +399,19 @@ class _Stay:
 
 
 def _stays(capture: CaptureFrame) -> list[_Stay]:
-    """Who read what for which group."""
+    """Reads of topic-partitions by client and group."""
     read = reads(capture)
     position, start = read.position(), capture.table("partitions")["log_start_offset"]
     group = groups_of_fetches(capture)
-    had = _told(capture)
+    had = _stored(capture)
     rows = spill.where(len(read.owner), lambda block: group[read.owner[block]] >= 0)
     out = []
     for some_ in of_readers(capture, rows):
         for (number,), own in rows_by_key(some_, group[read.owner[some_]]).items():
-            asked = own[read.at[own] != NULL]
-            if not len(asked):
+            with_offset = own[read.at[own] != NULL]
+            if not len(with_offset):
                 continue
-            where, row = int(read.topic_partition[own[0]]), int(asked[0])
+            where, row = int(read.topic_partition[own[0]]), int(with_offset[0])
             first, begins = int(read.at[row]), start[read.part[own]]
             begins = begins[begins >= 0]
             reached = int(position[own].max())
@@ -433,16 +433,18 @@ def _stays(capture: CaptureFrame) -> list[_Stay]:
     return out
 
 
-def _told(capture: CaptureFrame) -> set[tuple[str, str, int]]:
+def _stored(capture: CaptureFrame) -> set[tuple[str, str, int]]:
     """Groups and topic-partitions for which OffsetFetch gave an offset."""
     rows = capture.of_api(api_keys.OFFSET_FETCH)
     if not len(rows):
         return set()
     parts, offset = capture.partitions, capture.table("partitions")["offset"]
-    told = spill.where(len(offset), lambda block: (offset[block] >= 0) & arrow.among(parts.owner[block], rows))
+    with_offset = spill.where(len(offset), lambda block: (offset[block] >= 0) & arrow.among(parts.owner[block], rows))
     numbers, named = capture.groups
     out = set()
-    for owner, where in zip(parts.owner[told].tolist(), parts.topic_partition[told].tolist(), strict=True):
+    for owner, where in zip(
+        parts.owner[with_offset].tolist(), parts.topic_partition[with_offset].tolist(), strict=True
+    ):
         if numbers[owner] >= 0:
             out.add((named[numbers[owner]], *capture.topic_partitions[where]))
     return out
