@@ -11,11 +11,11 @@ from typing import Final
 
 import numpy as np
 
-from analyzer.findings.capture import NO_CODE, CaptureFrame, once
-from analyzer.frame import arrow, spill
-from analyzer.frame.frame import NULL
-from analyzer.frame.grouping import sort_by, split
-from analyzer.protocol import api_keys, errors
+from kwire.analyzer.findings.capture import NO_CODE, CaptureFrame, once
+from kwire.analyzer.frame import arrow, spill
+from kwire.analyzer.frame.frame import NULL
+from kwire.analyzer.frame.grouping import sort_by, split
+from kwire.analyzer.protocol import api_keys, errors
 
 READ_COMMITTED: Final = 1
 """Isolation level of a reader that gets committed records only, up to the last stable offset."""

@@ -12,10 +12,10 @@ from collections import defaultdict
 
 import numpy as np
 
-from analyzer.findings.capture import CaptureFrame, once
-from analyzer.frame import arrow, spill
-from analyzer.frame.frame import NULL
-from analyzer.protocol import api_keys
+from kwire.analyzer.findings.capture import CaptureFrame, once
+from kwire.analyzer.frame import arrow, spill
+from kwire.analyzer.frame.frame import NULL
+from kwire.analyzer.protocol import api_keys
 
 _OF_MEMBERS = (
     api_keys.JOIN_GROUP,

@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from analyzer.findings.capture import SECOND, CaptureFrame
-from analyzer.findings.fetched import READ_COMMITTED, Reads, bounces, followed, of_readers, reads
-from analyzer.findings.group_reads import committed_beyond, groups_of_fetches
-from analyzer.findings.rules import RULES, Limits, Match, limits_of, rule
-from analyzer.findings.wording import client, count, lasting, name, partition_name
-from analyzer.frame import arrow, spill
-from analyzer.frame.frame import NULL
-from analyzer.frame.grouping import busiest_window, split
-from analyzer.protocol import api_keys, errors
+from kwire.analyzer.findings.capture import SECOND, CaptureFrame
+from kwire.analyzer.findings.fetched import READ_COMMITTED, Reads, bounces, followed, of_readers, reads
+from kwire.analyzer.findings.group_reads import committed_beyond, groups_of_fetches
+from kwire.analyzer.findings.rules import RULES, Limits, Match, limits_of, rule
+from kwire.analyzer.findings.wording import client, count, lasting, name, partition_name
+from kwire.analyzer.frame import arrow, spill
+from kwire.analyzer.frame.frame import NULL
+from kwire.analyzer.frame.grouping import busiest_window, split
+from kwire.analyzer.protocol import api_keys, errors
 
 # ------------------------------------------------------------------------------------------------- held by transactions
 

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from analyzer.findings.capture import CaptureFrame, once
-from analyzer.findings.fetched import reads
-from analyzer.findings.group_reads import committed_beyond, groups_of_fetches
-from analyzer.frame import arrow, spill
-from analyzer.frame.frame import NULL
-from analyzer.frame.grouping import split
-from analyzer.protocol import api_keys
+from kwire.analyzer.findings.capture import CaptureFrame, once
+from kwire.analyzer.findings.fetched import reads
+from kwire.analyzer.findings.group_reads import committed_beyond, groups_of_fetches
+from kwire.analyzer.frame import arrow, spill
+from kwire.analyzer.frame.frame import NULL
+from kwire.analyzer.frame.grouping import split
+from kwire.analyzer.protocol import api_keys
 
 TopicPartition = tuple[str, int]
 

@@ -12,16 +12,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from analyzer.findings.capture import SECOND, CaptureFrame
-from analyzer.findings.fetched import READ_COMMITTED, of_readers, reads
-from analyzer.findings.group_reads import committed, groups_of_fetches
-from analyzer.findings.produce import batches
-from analyzer.findings.rules import Limits, Match, rule
-from analyzer.findings.wording import client, count, lasting, name, partition_name, share, size
-from analyzer.frame import spill
-from analyzer.frame.frame import NULL
-from analyzer.frame.grouping import rows_by_key, sum_positive_by
-from analyzer.protocol import api_keys
+from kwire.analyzer.findings.capture import SECOND, CaptureFrame
+from kwire.analyzer.findings.fetched import READ_COMMITTED, of_readers, reads
+from kwire.analyzer.findings.group_reads import committed, groups_of_fetches
+from kwire.analyzer.findings.produce import batches
+from kwire.analyzer.findings.rules import Limits, Match, rule
+from kwire.analyzer.findings.wording import client, count, lasting, name, partition_name, share, size
+from kwire.analyzer.frame import spill
+from kwire.analyzer.frame.frame import NULL
+from kwire.analyzer.frame.grouping import rows_by_key, sum_positive_by
+from kwire.analyzer.protocol import api_keys
 
 _LONG_US: Final = 30 * SECOND
 """A capture that is shorter does not show whether readers fall behind."""

@@ -12,15 +12,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from analyzer.findings.capture import SECOND, CaptureFrame, once
-from analyzer.findings.fetched import of_readers, reads
-from analyzer.findings.group_reads import application, groups_of_fetches
-from analyzer.findings.rules import Limits, Match, rule
-from analyzer.findings.wording import client, count, lasting, listed, name, some
-from analyzer.frame import arrow, spill
-from analyzer.frame.frame import NULL
-from analyzer.frame.grouping import rows_by_key
-from analyzer.protocol import api_keys
+from kwire.analyzer.findings.capture import SECOND, CaptureFrame, once
+from kwire.analyzer.findings.fetched import of_readers, reads
+from kwire.analyzer.findings.group_reads import application, groups_of_fetches
+from kwire.analyzer.findings.rules import Limits, Match, rule
+from kwire.analyzer.findings.wording import client, count, lasting, listed, name, some
+from kwire.analyzer.frame import arrow, spill
+from kwire.analyzer.frame.frame import NULL
+from kwire.analyzer.frame.grouping import rows_by_key
+from kwire.analyzer.protocol import api_keys
 
 _PROTOCOLS: Final = ("classic", "consumer")
 """Groups in which a partition has one member. Connect gives out tasks, and the members of streams groups and of share

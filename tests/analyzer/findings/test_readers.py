@@ -1,5 +1,5 @@
 """Prove what findings about readers say: names, numbers, and severities other than their rules'
-(`analyzer.findings.readers`, `restarts`, `skew`, `subscriptions`)."""
+(`kwire.analyzer.findings.readers`, `restarts`, `skew`, `subscriptions`)."""
 
 from __future__ import annotations
 
