@@ -157,6 +157,11 @@ OFFSETS = (
         ("error", pa.string(), "Error of the answer; null on success."),
     ),
     *_EXCHANGE,
+    *columns(
+        ("target", pa.string(),
+         "Of a reset by ListOffsets: what the client asked for: `latest`, `earliest`, `timestamp`, `max_timestamp`, "
+         "`earliest_local`, `latest_tiered`; null: it did not ask, or that was not decoded."),
+    ),
 )
 # fmt: on
 

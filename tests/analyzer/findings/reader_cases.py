@@ -54,7 +54,7 @@ def held_as_usual(traffic: Traffic, wrong: bool) -> None:
 def lag_behind_a_transaction(traffic: Traffic, wrong: bool) -> None:
     for window in range(11):
         end = 12_000 + 1100 * window
-        more = {"lag": end - 100, "last_stable_offset": end if wrong else 100, "isolation_level": 1}
+        more: dict[str, Any] = {"lag": end - 100, "last_stable_offset": end if wrong else 100, "isolation_level": 1}
         fetch(traffic, 10 * window, 100, end, **more)
 
 
