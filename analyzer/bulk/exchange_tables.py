@@ -430,6 +430,8 @@ def _reason(reason: int, a: int, b: int) -> str:
         return "malformed: header" + (f" at byte {b}" if b >= 0 else "")
     if reason == s.R_TRUNCATED:
         return f"{a} bytes missing inside"
+    if reason == s.R_LENGTH:
+        return f"its length field holds {a}, which no message has"
     if reason == s.R_CUT:
         return f"the last {a} bytes never came"
     if reason == s.R_LIMIT:
@@ -439,6 +441,7 @@ def _reason(reason: int, a: int, b: int) -> str:
         s.R_UNSUPPORTED_VERSION: "unsupported_version",
         s.R_NO_REQUEST: "its request was not seen",
         s.R_TOO_MANY: "too many requests without an answer before it",
+        s.R_SHUT: "the broker had closed the connection before",
     }[reason]
 
 

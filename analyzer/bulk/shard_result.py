@@ -55,8 +55,8 @@ class Connections:
     number      which connection: a shard's slot, in a `Window` its number in `Names`
     completed_by     ordinal of the packet that ended it
     columns     by name: `is_kafka`, `client_side` (-1: unknown), `first_0` and `first_1` (the first 8 bytes of each
-                side), `first_ns`, `last_ns`, `rtt_ns`, `prefix_kind`, the columns of the table `connections` that are
-                numbers, and `SYMBOLS`
+                side), `first_ns`, `last_ns`, `rtt_ns`, `prefix_kind`, `broker_frames` (messages of the broker), the
+                columns of the table `connections` that are numbers, and `SYMBOLS`
     """
 
     number: np.ndarray
@@ -235,6 +235,7 @@ def _connections(
         "closed": k[:, s.K_CLOSED],
         "tls": k[:, s.K_TLS] != 0,
         "requests": k[:, s.K_REQUESTS],
+        "broker_frames": f.reshape(len(ended), 2, s.F_COLUMNS)[rows, 1 - client, s.F_FRAMES],
         "errors": k[:, s.K_ERRORS],
         "client_packets": sides[rows, client, t.D_PACKETS],
         "broker_packets": sides[rows, 1 - client, t.D_PACKETS],

@@ -42,7 +42,7 @@ from kwire.analyzer.checkpoints.codec import Kind, kind_of
 
 _PLAIN: Final = (
     "kwire.captures.files.sources.FileInfo",
-    "kwire.captures.files.layouts.Layout:state interfaces comments notes _secrets_bytes _foreign _drops",
+    "kwire.captures.files.layouts.Layout:state interfaces comments notes _secrets_bytes _foreign _drops _commented",
     "kwire.captures.files.growing_files.FilePosition",
     "kwire.captures.flow_tables.FlowTables",
     "kwire.captures.fragments.FragmentTables",
