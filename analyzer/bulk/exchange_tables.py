@@ -168,6 +168,8 @@ def _exchanges(names: _Texts, windows: tuple[np.ndarray, ...], connections: _Con
         "latency_us": timed.formed(cast.T_LATENCY, pa.int64()),
         "total_us": timed.formed(cast.T_TOTAL, pa.int64()),
         "queue_us": timed.formed(cast.T_QUEUE, pa.int64()),
+        "broker_low_us": timed.formed(cast.T_BROKER_LOW, pa.int64()),
+        "broker_high_us": timed.formed(cast.T_BROKER_HIGH, pa.int64()),
         "throttle_us": timed.formed(cast.T_THROTTLE, pa.int64()),
         "cause": x.coded(s.X_CAUSE, CAUSES),
         "status": x.coded(s.X_STATUS, STATUSES),

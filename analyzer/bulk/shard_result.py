@@ -29,6 +29,10 @@ SYMBOLS = ("client_id", "software_name", "software_version", "sasl_mechanism", "
 TEXTS = ("tls_version", "tls_cipher", "tls_sni", "tls_alpn", "tls_subject", "tls_failure")
 """The columns of `Connections` that are numbers in `Ended.texts`."""
 
+OPEN_COLUMNS: Final = 7
+"""Of an open request: slot of its connection, which side of it is the client, last byte of the request (ns), API key,
+`acks`, `max_wait_ms`, and the client id's symbol."""
+
 NOT_KNOWN, AT_CLIENT, AT_BROKER, BETWEEN = range(4)
 """Where a connection was captured."""
 
@@ -94,6 +98,7 @@ class ShardResult:
     texts       what the TLS of `connections` says
     oldest      ordinal of the first packet of the oldest request that may still end; None where none is open
     zookeeper   what was said to ZooKeeper
+    open        int64[o, OPEN_COLUMNS]: requests without an answer at its end, where those were asked for
     """
 
     exchanges: np.ndarray
@@ -112,6 +117,7 @@ class ShardResult:
     texts: list[str]
     zookeeper: list[ZooKeeper] = field(default_factory=list)
     anew: bool = False
+    open: np.ndarray = field(default_factory=lambda: np.zeros((0, OPEN_COLUMNS), np.int64))
 
     @property
     def rows(self) -> int:

@@ -133,8 +133,11 @@ _WATCH: Final = (
     "kwire.analyzer.live.live_counts.Moment",
     "kwire.analyzer.live.live_counts.Tally",
     "kwire.analyzer.live.live_counts.Second",
-    "kwire.analyzer.live.live_counts.Counts:time_ns told _told _seconds _groups _since",
-    "kwire.analyzer.live.evaluation_windows.EvaluationWindows:_topics told left_out _sink _rows _since",
+    "kwire.analyzer.live.open_requests.OpenAtBroker",
+    "kwire.analyzer.live.open_requests.OpenRequests",
+    "kwire.analyzer.live.live_counts.Counts:time_ns told _told _seconds _groups _since open",
+    "kwire.analyzer.live.evaluation_windows.EvaluationWindows:"
+    "_topics told left_out _sink _rows _since _now _refused_since",
     "kwire.analyzer.live.watch_session.SessionState",
 )
 """The same, of a watch besides: others do not load them."""

@@ -251,6 +251,18 @@ def second_of(now: Moment, dropped: int) -> dict[str, Any]:
             for line in now.lines
         ],
         "rebalancing": [{"group": group, "since": rfc3339(since // 1000)} for group, since in now.rebalancing],
+        "seconds": round(now.seconds, 3),
+        "open": [
+            {
+                "broker": entry.broker,
+                "requests": entry.requests,
+                "waiting": entry.waiting,
+                "oldest_us": entry.oldest_us,
+                "silent_us": entry.silent_us,
+                "stalled": entry.is_stalled,
+            }
+            for entry in now.open
+        ],
     }
 
 
