@@ -288,7 +288,8 @@ def test_object_code_comes_only_from_files_that_are_ours_alone(tmp_path: Path, m
     monkeypatch.setattr(native, "linked", lambda stored: stored)
     (tmp_path / "code").write_bytes(code.to_bytes())
     (tmp_path / "code").chmod(0o600)
-    assert kernels._cached(str(tmp_path / "code")) == code
+    stored: Any = kernels._cached(str(tmp_path / "code"))
+    assert stored == code
     (tmp_path / "code").chmod(0o622)
     assert kernels._cached(str(tmp_path / "code")) is None
 
