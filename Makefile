@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 SAMPLE := captures/samples/codecs-franzgo-4.3/capture.pcap
 DEMO := out/demo
 
-.PHONY: help demo test lint types imports pytest fuzz bench wheel lock clean
+.PHONY: help demo test lint types imports pytest fuzz bench wheel docs lock clean
 
 help:
 	@echo "make demo   install into .venv, analyse a shipped capture, show some of its exchanges, report on it"
@@ -17,6 +17,7 @@ help:
 	@echo "make fuzz   thousands of broken captures, log files and answers at every door (hours)"
 	@echo "make bench  time kwire against tshark on generated captures (minutes; needs tshark)"
 	@echo "make wheel  build dist/kwire-*.whl for any Python, its kernels compiled for x86-64-v3 and v2 (minutes; needs cc)"
+	@echo "make docs   build the documentation with its reference pages into out/docs/site (warnings are errors)"
 	@echo "make lock   resolve the dependencies of pyproject.toml again into requirements.lock"
 
 demo: $(VENV)/installed
@@ -63,6 +64,17 @@ bench: $(VENV)/installed
 wheel: $(VENV)/installed
 	@echo "== wheel: kwire with its kernels compiled, so that its first command does not (minutes)"
 	$(BIN)/python tools/wheel.py $(ARGS)
+
+docs: $(VENV)/installed out/docs-venv/installed
+	@echo "== docs: reference pages from the code, then mkdocs, whose warnings are errors"
+	$(BIN)/python tools/reference.py out/docs/pages
+	NO_MKDOCS_2_WARNING=1 out/docs-venv/bin/mkdocs build --quiet --strict
+	@echo "== done: out/docs/site/index.html"
+
+out/docs-venv/installed: docs/requirements.txt
+	@test -x out/docs-venv/bin/python || $(PYTHON) -m venv out/docs-venv
+	out/docs-venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r docs/requirements.txt
+	@touch $@
 
 lock: $(VENV)/installed
 	@echo "== uv: pyproject.toml -> requirements.lock, with the hashes of all files of each package"
