@@ -337,7 +337,7 @@ def _names(text: str | None, option: str, purpose: str) -> list[Operand]:
         try:
             operands.append(names.resolve_printed(Word(word, 0, len(word)), purpose))
         except WordError as problem:
-            raise UsageError(f"{option}: {problem}", problem.hint) from None
+            raise UsageError(f"{option}: {problem.message}", problem.hint) from None
     return operands
 
 

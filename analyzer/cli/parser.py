@@ -163,7 +163,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         return code
     except KwireError as problem:
         # The place is for people; others get the one line and the hint that they rely on.
-        fail(str(problem), problem.hint, problem.pointer if sys.stderr.isatty() else "")
+        fail(problem.message, problem.hint, problem.pointer if sys.stderr.isatty() else "")
     except BrokenPipeError:
         _leave_stdout()  # `| head` has seen enough
         return 0

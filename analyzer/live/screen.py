@@ -159,7 +159,7 @@ class Screen:
             try:
                 wanted = parsed(self.typing.strip() or None)
             except KwireError as problem:
-                self.problem = str(problem)
+                self.problem = problem.message
                 return
             with self._session.lock:
                 self._session.wanted = wanted

@@ -104,7 +104,7 @@ def _captures_among(paths: Sequence[str]) -> tuple[list[tuple[bool, int, str]], 
         try:
             seen = _glimpse(path)
         except CaptureError as failure:
-            notes.append(f"ignored: {failure}")
+            notes.append(f"ignored: {failure.message}")
             continue
         if seen.is_capture:
             keys.append((seen.first_ns is None, seen.first_ns or 0, path))
