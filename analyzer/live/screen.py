@@ -190,7 +190,7 @@ class Screen:
         if example is None:
             self.opened = [f"{line.api} at {line.broker}: none is kept"]
             return
-        shown = Lines(absolute=True, width=max(60, self._console.width))
+        shown = Lines(time="absolute", width=max(60, self._console.width))
         self.opened = (shown.exchange(example) + shown.tree(example, False)).splitlines()
 
     # -- what is shown -------------------------------------------------------------------------------------------------
