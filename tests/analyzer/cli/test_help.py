@@ -40,7 +40,7 @@ def test_every_command_has_two_examples() -> None:
 
 @pytest.mark.parametrize(("name", "line"), EXAMPLES, ids=[line for _, line in EXAMPLES])
 def test_an_example_is_a_line_that_the_command_takes(name: str, line: str) -> None:
-    words = shlex.split(re.sub(r"source <\((.*)\)", r"\1", line).split(" > ")[0].removeprefix("sudo "))
+    words = shlex.split(re.sub(r"source <\((.*)\)", r"\1", line).split(" > ~")[0].removeprefix("sudo "))
     assert words[:2] == ["kwire", name]
     command, options = parser.parse(words[1:])
     assert command.name == name
@@ -115,7 +115,7 @@ def test_times_of_day_say_of_which_clock() -> None:
     by_clock = {}
     for clock in ("relative", "absolute", "local"):
         head, first = run("show", str(CAPTURE), "--limit", "1", "--time", clock, TZ="Asia/Kolkata").stdout.splitlines()
-        by_clock[clock] = head.strip(), first.split()[0]
+        by_clock[clock] = head.strip(), first[2:].split()[0]
     assert by_clock["relative"][0].startswith("time ")
     assert by_clock["absolute"][0].startswith("time (UTC)")
     assert by_clock["absolute"][1].startswith("02:22:11")

@@ -106,7 +106,7 @@ def test_the_documented_error_is_what_is_said() -> None:
     with pytest.raises(FilterError) as caught:
         parse("api == Produce and latencyy > 3")
     error = caught.value
-    assert f"```text\n{error}\n{error.pointer}\nhint: {error.hint}\n```" in DOCUMENT
+    assert f"```text\n{error.message}\n{error.pointer}\nhint: {error.hint}\n```" in DOCUMENT
 
 
 def test_the_filter_argument_gives_the_same_exchanges() -> None:

@@ -255,7 +255,9 @@ def test_a_folder_without_captures_is_an_error(tmp_path: Path) -> None:
 
 def test_a_capture_without_packets_is_fine(tmp_path: Path) -> None:
     reading = read_bytes(forge.pcap([]), tmp_path)
-    assert (reading.rows, reading.notes, reading.counts["packets"]) == ([], [], 0)
+    assert (reading.rows, reading.counts["packets"]) == ([], 0)
+    (note,) = reading.notes
+    assert note.endswith(": holds no packet")
     assert (reading.files[0].first_ns, reading.files[0].last_ns) == (None, None)
 
 
@@ -285,7 +287,7 @@ def test_a_folder_is_one_capture_point_in_time_order_and_ignores_the_rest(tmp_pa
     ]
     reading = read_point(point)
     assert [info.packets for info in reading.files] == [1, 1, 1, 0]
-    assert reading.notes == list(point.notes)
+    assert reading.notes == [*point.notes, f"{empty}: holds no packet"]
     assert [row.time_ns for row in reading.rows] == [forge.START_NS + n * 10**9 for n in (1, 5, 9)]
 
 
