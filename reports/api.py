@@ -143,11 +143,11 @@ def sql(sources: Sources, query: str, *, engine: EngineName = "auto", notes: lis
     options = SqlOptions(dataset="", query=query, engine=engine)
     with (
         _opened(sources, ReadOptions(), notes) as datasets,
-        engines.opened(options, [str(dataset.path) for dataset in datasets], catalog.needed(query)) as asked,
+        engines.opened(options, [str(dataset.path) for dataset in datasets], catalog.needed(query)) as running,
     ):
         from kwire.reports.sql import answer
 
-        return answer(asked, query, None)[0]
+        return answer(running, query, None)[0]
 
 
 def report(
@@ -177,8 +177,8 @@ def report(
     form = format or (output.form(path, commands.ENDINGS) if path is not None else "html")
     options = ReportOptions(sources=_paths(sources), target=target, engine=engine)
     with _opened(sources, ReadOptions(rotated, ports, keylogs=keylogs), notes) as datasets:
-        made = commands.made(options, [str(dataset.path) for dataset in datasets], target)
-    text = commands.rendered(made, form)
+        result = commands.report_on(options, [str(dataset.path) for dataset in datasets], target)
+    text = commands.rendered(result, form)
     if path is not None:
         with output.written(path) as beside:
             Path(beside).write_text(text, encoding="utf-8")

@@ -39,7 +39,7 @@ def report(options: ReportOptions) -> int:
     with contextlib.ExitStack() as stack:
         datasets = _datasets(options, stack)
         with _doing("asking"):
-            result = made(options, datasets, target)
+            result = report_on(options, datasets, target)
     text = rendered(result, form)
     if options.out:
         with output.written(options.out) as beside:
@@ -88,7 +88,7 @@ def _datasets(options: ReportOptions, stack: contextlib.ExitStack) -> list[str]:
     return [*datasets, path]
 
 
-def made(options: ReportOptions, datasets: list[str], target: str | None) -> Report:
+def report_on(options: ReportOptions, datasets: list[str], target: str | None) -> Report:
     """The report on datasets. `target`: the name of the release of an upgrade check."""
     from kwire.reports import engines
     from kwire.reports.page.report import CONF, make

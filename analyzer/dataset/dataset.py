@@ -141,7 +141,7 @@ def _about(head: str, captures: Sequence[Mapping[str, Any]], rows: Mapping[str, 
 
 
 def _about_html(title: str, captures: Sequence[Mapping[str, Any]], rows: Mapping[str, int]) -> str:
-    """The same for a notebook: a table of tables, with the number of rows of each."""
+    """A table of tables for a notebook, with the number of rows of each."""
     names = ", ".join(html.escape(printable(str(capture["name"]))) for capture in captures[:NAMED_CAPTURES])
     body = "".join(
         f"<tr><td>{name}</td><td style='text-align:right'>{number:,}</td>"

@@ -1,4 +1,4 @@
-"""What commands say of themselves: the examples at the end of each --help, the pages of `kwire help`, colours, times.
+"""Commands explain themselves: the examples at the end of each --help, the pages of `kwire help`, colours, times.
 
 Proves: kwire.analyzer.cli.manual, kwire.analyzer.cli.parser, kwire.analyzer.options, kwire.analyzer.cli.commands.
 """
@@ -76,7 +76,7 @@ def test_the_page_about_the_environment_names_every_variable_that_is_read() -> N
         path for folder in ("analyzer", "captures", "replay", "reports") for path in (ROOT / folder).rglob("*.py")
     ]
     names = {name for path in sources for name in re.findall(r"environ(?:\.get)?[\[(]\"([A-Z_]+)", path.read_text())}
-    theirs = {
+    others = {
         "DISPLAY",
         "WAYLAND_DISPLAY",
         "HOME",
@@ -87,7 +87,7 @@ def test_the_page_about_the_environment_names_every_variable_that_is_read() -> N
         "XDG_CACHE_HOME",
     }
     text = (ROOT / "analyzer" / "cli" / "ENVIRONMENT.md").read_text(encoding="utf-8")
-    assert {name for name in names - theirs if f"`{name}`" not in text} == set()
+    assert {name for name in names - others if f"`{name}`" not in text} == set()
 
 
 @pytest.mark.parametrize(
