@@ -95,6 +95,7 @@ _PLAIN: Final = (
     "analyzer.analysis.latency._Mutes:_until _after _any",
     "analyzer.analysis.logins.Login",
     "analyzer.analysis.cluster_metadata.TopicIds",
+    "analyzer.analysis.cluster_metadata.Advertised",
     "analyzer.analysis.cluster_metadata.Brokers",
     "analyzer.analysis.cluster_metadata.Offers",
     "analyzer.analysis.cluster_metadata.Leaders",
@@ -103,8 +104,8 @@ _PLAIN: Final = (
     "analyzer.analysis.reader_positions.Positions",
     "analyzer.analysis.producers.ProducerEvent",
     "analyzer.analysis.producers.Producer:"
-    "transactional_id transactions _current _tried _owner _takeovers _known _given _timeout_ms _line _counts _fenced "
-    "_last latest",
+    "transactional_id transactions _current _tried _owner _takeovers _known _given _timeout_ms _earlier_timeouts _line "
+    "_counts _fenced _last latest",
     "analyzer.analysis.producers.Transaction",
     "analyzer.analysis.record_sets.OpenedRecords:_tables",
     "analyzer.analysis.replicated_offsets.Replicated",

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from analyzer.dataset import tables
 from analyzer.findings import (  # noqa: F401  (each registers its rules)
+    advertised,
     assignments,
     capture_quality,
     cluster,
@@ -26,6 +27,7 @@ from analyzer.findings import (  # noqa: F401  (each registers its rules)
     produce,
     root_causes,
     security,
+    sequences,
     share_groups,
     static_members,
     tls,

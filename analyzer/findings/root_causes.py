@@ -18,7 +18,7 @@ import numpy as np
 from analyzer.common.leader_epochs import Epochs
 from analyzer.findings.capture import SECOND, UNANSWERED, Attempt, CaptureFrame, once
 from analyzer.findings.rules import RULES, Limits, Match, limits_of, rule
-from analyzer.findings.wording import count, moment, partition_name, some
+from analyzer.findings.wording import count, listed, moment, partition_name, some
 from analyzer.frame import arrow, grouping, spill
 from analyzer.frame.frame import NULL
 from analyzer.frame.grouping import rows_by_key, split
@@ -239,8 +239,18 @@ def has_brokers_elsewhere(capture: CaptureFrame) -> bool:
 @once
 def _elsewhere(capture: CaptureFrame) -> set[str]:
     """End points that Metadata names, and no client was connected to."""
-    stated = {end_point(row["host"], row["port"]) for row in capture.table("brokers").every(["host", "port"])}
+    rows = capture.table("brokers").every(["host", "port"])
+    stated = {end for row in rows for end in ends_of(row["host"], row["port"])}
     return stated - set(capture.brokers)
+
+
+def ends_of(host: str | None, port: int | None) -> frozenset[str]:
+    """End points that an advertised address may be, as connections have them."""
+    hosts = _LOCALHOST if host == "localhost" else (host,)
+    return frozenset(end_point(address, port) for address in hosts)
+
+
+_LOCALHOST = ("127.0.0.1", "::1")
 
 
 def outcome(some: list[Attempt]) -> str:
@@ -347,10 +357,16 @@ def broker_lost(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     "leaders-moved",
     "note",
     "Leaders of 6 partitions moved between 10:01:03 and 10:01:05: orders-0, orders-1, orders-2 and 3 more.",
-    why="A fact, which explains NOT_LEADER_OR_FOLLOWER and what follows it.",
+    why="A fact, which explains NOT_LEADER_OR_FOLLOWER and what follows it. A warning where the leader of a partition "
+    "moved three times within a minute, and came back to a node that it had left: away and back is what a restart or a "
+    "preferred election does, more is back and forth.",
     suppressed_when="Their broker went away then: broker-lost tells it. The topic was made anew, as its ids say.",
-    advice="Nothing, where it was meant (a restart, a reassignment, a preferred election).",
-    evidence="cluster-*; captures of one broker say nothing",
+    advice="Nothing, where it was meant (a restart, a reassignment, a preferred election). Back and forth: something "
+    "moves it again and again (a script, a balancer, a broker that comes and goes); see who reassigns.",
+    evidence="cluster-*; captures of one broker say nothing; forged: a leader that moves three times in a minute, "
+    "away and back",
+    moves=3,
+    window_s=60,
 )
 def leaders_moved(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     lost = np.array(sorted(loss.time for loss in losses(capture)), np.int64)
@@ -362,7 +378,13 @@ def leaders_moved(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
             key = move.time
         groups[key].append(move)
         last = move.time
+    restless = _back_and_forth(rest, int(at.moves), int(at.window_s * SECOND))
+    if restless:
+        yield _restless(restless)
     for moves_of in groups.values():
+        moves_of = [move for move in moves_of if move.topic_partition not in restless]
+        if not moves_of:
+            continue
         places = sorted({move.topic_partition for move in moves_of})
         began, ended = moment(moves_of[0].time), moment(moves_of[-1].time)
         when = f"between {began} and {ended}" if began != ended else f"at {began}"
@@ -370,3 +392,48 @@ def leaders_moved(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         names = some([partition_name(where) for where in places])
         text = f"{whose} of {count(len(places), 'partition')} moved {when}: {names}."
         yield Match(text, len(moves_of), moves_of[0].time, moves_of[-1].time, {}, {"partitions": str(len(places))})
+
+
+def _back_and_forth(some_moves: list[Move], least: int, window: int) -> dict[tuple[str, int], list[Move]]:
+    """Moves by topic-partition, of those that moved so often within a time (us), and back to a node that they had
+    left."""
+    by_place: dict[tuple[str, int], list[Move]] = defaultdict(list)
+    for move in sorted(some_moves, key=lambda move: move.time):
+        by_place[move.topic_partition].append(move)
+    restless = {}
+    for where, of_place in by_place.items():
+        for begin in range(len(of_place) - least + 1):
+            near = of_place[begin : begin + least]
+            nodes = {move.after for move in near if move.after is not None} | {near[0].before}
+            if near[-1].time - near[0].time <= window and len(nodes - {None}) <= least - 1:
+                restless[where] = of_place
+                break
+    return restless
+
+
+def _restless(restless: dict[tuple[str, int], list[Move]]) -> Match:
+    """The match of leaders that move back and forth."""
+    in_order = sorted(restless.items(), key=lambda pair: (-len(pair[1]), pair[0]))
+    every = [move for _, of_place in in_order for move in of_place]
+    since, until = min(move.time for move in every), max(move.time for move in every)
+    each = []
+    for where, of_place in in_order[:3]:
+        nodes = [of_place[0].before, *(move.after for move in of_place)]
+        way = ", ".join("none" if node is None else str(node) for node in nodes[:6]) + ", ..." * (len(nodes) > 6)
+        each.append(f"{partition_name(where)} {count(len(of_place), 'time')} (nodes {way})")
+    whose = "Leaders" if len(in_order) > 1 else "The leader"
+    text = f"{whose} of {count(len(in_order), 'partition')} moved back and forth between {moment(since)} and "
+    text += f"{moment(until)}: {listed(each, len(in_order))}."
+    topic, partition = in_order[0][0]
+    place = {"topic": topic, "partition": str(partition)} if len(in_order) == 1 else {}
+    return Match(
+        text,
+        len(every),
+        since,
+        until,
+        {},
+        {"partitions": str(len(in_order)), **place},
+        severity="warning",
+        cause="something moves the leader again and again",
+        proven=False,
+    )

@@ -32,6 +32,7 @@ class Forged:
     unrecognised: list[dict[str, Any]] = field(default_factory=list)
     meaning: bool = False
     attempts: list[dict[str, Any]] = field(default_factory=list)
+    advertised: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, table: str, **columns: Any) -> None:
         """A row of a table. ValueError: it has no such column."""
@@ -110,6 +111,7 @@ class Forged:
             "files": [{"name": self.capture, "size": 1000}],
             "meaning": self.meaning,
             **({"attempts": self.attempts} if self.attempts else {}),
+            **({"advertised": self.advertised} if self.advertised else {}),
         }
         with dataset.Writer(self.path) as writer:
             for name, rows in self.rows.items():
