@@ -606,7 +606,7 @@ def _several(capture: CaptureFrame, clients: dict[int, int]) -> str:
     suppressed_when="Batches of 1 KiB or 3 records in the median; fewer than 100 a second over 10 s (1,000 in all); a "
     "capture of less than a second; batches that are a transaction each or every other one, whose ends send them "
     "whatever linger.ms is (tiny-transactions).",
-    advice="linger.ms, one producer, the sticky partitioner.",
+    advice="linger.ms (longer than the pauses between batches of a partition), one producer, the sticky partitioner.",
     evidence="forged: 1,000 small requests in 10 s, and 900",
     rate=100,
     much=1000,
@@ -638,13 +638,13 @@ def tiny_batches(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         ):
             continue
         rate = most / seconds
-        fewer = _lingering(requested[first:past], int(at.linger_ms * 1000)) / seconds
+        linger = _helps(capture, written, some_, requested[first:past], at.linger_ms)
         who = capture.who(int(capture.client[requests[0]]), int(capture.broker[requests[0]]))
         text = f"{client(who)} sends {rate:,.0f} Produce requests a second to {who['broker']} "
         text += f"(in the {lasting(seconds * SECOND)} of the capture) " if seconds < at.window_s else ""
         text += "with "
-        text += f"{np.mean(records, where=counted):.1f} records ({size(float(np.median(sizes)))}) each; "
-        text += f"linger.ms={at.linger_ms:.0f} would make about {fewer:,.0f}."
+        text += f"{np.mean(records, where=counted):.1f} records ({size(float(np.median(sizes)))}) each"
+        text += f"; linger.ms={linger[0]:.0f} would make about {linger[1] / seconds:,.0f}." if linger else "."
         worst = int(by_time[first])
         yield Match(
             text,
@@ -656,6 +656,25 @@ def tiny_batches(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
             (int(requests[0]), worst, int(requests[-1])),
             severity="warning" if most >= at.much * at.window_s else None,
         )
+
+
+def _helps(
+    capture: CaptureFrame, written: Batches, rows: np.ndarray, requested: np.ndarray, linger_ms: float
+) -> tuple[float, int] | None:
+    """The least linger.ms, of some, that makes half of the requests or fewer, and how many; None: none does. A client
+    that lingers already sends batches of a partition no closer than that. rows: its batches; requested: times of the
+    requests in question, in order."""
+    times_, places = spill.take(capture.exchanges.request_time, written.owner[rows]), written.topic_partition[rows]
+    within = (times_ >= requested[0]) & (times_ <= requested[-1])
+    times_, order = sort_by(times_[within], np.flatnonzero(within))
+    by_place = rows_by_key(times_, places[order])
+    for linger in (linger_ms, 4 * linger_ms, 20 * linger_ms):
+        micros = int(linger * 1000)
+        of_each = sum(_lingering(some_times, micros) for some_times in by_place.values())
+        fewer = max(_lingering(requested, micros), min(of_each, len(requested)))
+        if 2 * fewer <= len(requested):
+            return linger, fewer
+    return None
 
 
 def _ended(capture: CaptureFrame, client_: int, since: int, until: int) -> int:

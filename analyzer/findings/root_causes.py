@@ -50,6 +50,7 @@ def _losses(capture: CaptureFrame) -> Iterator[Loss]:
     ended, first, unready = capture.link_times("last_time"), capture.link_times("first_time"), _unready(capture)
     closed = np.array([end != "open" for end in capture.closed], bool) & (ended != NULL)
     closed &= ~capture.one_way  # of a broker that is not heard nobody knows when it was silent
+    closed &= ~_first_connections(capture)
     answered = capture.exchanges.response_end
     answered_by: dict[tuple[int, ...], np.ndarray] = {}  # a broker's exchanges, once somebody asks
     order = np.argsort(capture.broker_of, kind="stable")
@@ -122,6 +123,28 @@ class _Crowd:
             counts[client] -= 1
             self._both -= counts[client] == 0 and others[client] > 0
         self._spans[side] = begin, max(end, until)
+
+
+_FIRST = (
+    api_keys.API_VERSIONS,
+    api_keys.METADATA,
+    api_keys.SASL_HANDSHAKE,
+    api_keys.SASL_AUTHENTICATE,
+    api_keys.GET_TELEMETRY_SUBSCRIPTIONS,
+)
+"""APIs of a client's first connection, which it leaves once it knows the brokers."""
+
+
+def _first_connections(capture: CaptureFrame) -> np.ndarray:
+    """bool[links]: closed in order, with no other requests than those of first connections: clients leave them, maybe
+    with a question open."""
+    others = np.zeros(len(capture.links), bool)
+    for block in spill.blocks(len(capture.exchanges)):
+        api = capture.exchanges.api[block]
+        others[capture.exchanges.link[block][~arrow.among(api, _FIRST)]] = True
+    in_order: np.ndarray = np.array([end == "fin" for end in capture.closed], bool)
+    result: np.ndarray = in_order & ~others
+    return result
 
 
 def _led_elsewhere(capture: CaptureFrame, time: int) -> bool:
@@ -304,6 +327,31 @@ def _offers(capture: CaptureFrame) -> dict[tuple[str, int], tuple[int, int]]:
     return {(brokers[code], api): (low, high) for code, api, low, high in each}
 
 
+def _by_node(capture: CaptureFrame, known: list[Loss]) -> Iterator[tuple[Loss, list[Loss]]]:
+    """Yield losses, each with those of other listeners of its node: ones of the same address at that second at which
+    only brokers and controllers were connected."""
+
+    def host(loss: Loss) -> str:
+        return capture.brokers[loss.broker].rpartition(":")[0]
+
+    inner = [bool(capture.between_brokers[capture.client_of[loss.links]].all()) for loss in known]
+    nodes: dict[int, list[Loss]] = {at: [] for at, is_inner in enumerate(inner) if not is_inner}
+    for at, loss in enumerate(known):
+        if not inner[at]:
+            continue
+        near = [
+            other
+            for other in nodes
+            if host(known[other]) == host(loss) and abs(known[other].time - loss.time) <= 2 * _TOGETHER_US
+        ]
+        if near:
+            nodes[min(near, key=lambda other: abs(known[other].time - loss.time))].append(loss)
+        else:
+            nodes[at] = []
+    for at in sorted(nodes):
+        yield known[at], nodes[at]
+
+
 @rule(
     "cluster",
     "broker-lost",
@@ -312,9 +360,11 @@ def _offers(capture: CaptureFrame) -> dict[tuple[str, int], tuple[int, int]]:
     "6 partitions moved.",
     why="Two clients' connections that break off within a second, and a broker that is silent after, are no "
     "accident of one client.",
-    suppressed_when="The connections ended in order with nothing open, or the broker went on answering within a "
-    "second; one direction of them only was captured. How many requests had no answer is not told of connections with "
-    "holes, nor where packets are missing at all: what was lost at a connection's end leaves no hole.",
+    suppressed_when="The connections ended in order with nothing open, or were first connections, on which clients ask "
+    "for Metadata and leave; the broker went on answering within a second; one direction of them only was captured. "
+    "Listeners of the same address where only brokers were connected are told with the one of the clients. How many "
+    "requests had no answer is not told of connections with holes, nor where packets are missing at all: what was lost "
+    "at a connection's end leaves no hole.",
     advice="Read that broker's log at that second; a planned restart is meant to be orderly.",
     evidence="cluster-kraft-3.9 and cluster-zk-2.8 (SIGKILL of a leader); clients that leave in order say nothing",
     by_clock=True,
@@ -328,14 +378,16 @@ def broker_lost(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         rows_by_key(silent, capture.exchanges.link[silent]),
         sorted(moves(capture), key=lambda move: move.time),
     )
-    for loss in known:
+    for loss, listeners in _by_node(capture, known):
         clients = {int(capture.client_of[link]) for link in loss.links.tolist()}
         unanswered = [silent_of[link,] for link in loss.links.tolist() if (link,) in silent_of]
         rows = np.sort(np.concatenate([silent[:0], *unanswered]))
         open_ = len(rows)
         begin = bisect.bisect_left(in_time, loss.time - AROUND_US, key=lambda move: move.time)
         moved = in_time[begin : bisect.bisect_right(in_time, loss.time + AROUND_US, key=lambda move: move.time)]
-        text = f"{capture.brokers[loss.broker]} went away at {moment(loss.time)}: "
+        text = f"{capture.brokers[loss.broker]} went away at {moment(loss.time)}"
+        also = [capture.brokers[other.broker] for other in listeners]
+        text += f" (and {some(also)}, where only brokers were connected): " if also else ": "
         text += f"{count(len(loss.links), 'connection')} of {count(len(clients), 'client')} broke off"
         text += f", {count(open_, 'request')} had no answer" * bool(open_)
         text += f", leaders of {count(len({m.topic_partition for m in moved}), 'partition')} moved" * bool(moved)

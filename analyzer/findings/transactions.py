@@ -70,6 +70,12 @@ def producer_fenced(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         clients = sorted({run.client for run, _ in some})
         owners, in_turn = _turns(capture, transaction, rows)
         many = (len(clients) > 1 or in_turn) and len(rows) >= at.often
+        if not many:  # then by what says so itself: an epoch that a coordinator refuses once may be raised again
+            some = [(run, own_rows) for run, own_rows in some if run.code == errors.PRODUCER_FENCED or run.lasting]
+            rows = arrow.distinct(np.array([row for _, own_rows in some for row in own_rows], np.int64))
+            clients = sorted({run.client for run, _ in some})
+            if not some:
+                continue
         what = f"Transactional id {name(transaction)}" if transaction is not None else f"A producer of {name(topic)}"
         named = ", ".join(client(capture.who(client_number)) for client_number in clients[:3])
         fenced, cause = f"{named} was fenced {count(len(rows), 'time')}", "another producer took over"

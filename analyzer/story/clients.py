@@ -26,6 +26,7 @@ from analyzer.frame.parquet import StoredFrame
 from analyzer.protocol.error_severity import judge
 from analyzer.story.events import WHY, Event, Row, count, error, later, places, some, span, who, within
 from analyzer.story.partition_answers import NEVER, NO_TIMES, After, Afters, PartitionAnswers
+from analyzer.story.refused_batches import refused_batches
 from analyzer.story.sources import EXCHANGE_COLUMNS, Source, names_in
 
 _RUN_US, _SOON_US = 60_000_000, 2_000_000
@@ -79,6 +80,7 @@ def _connections(source: Source) -> Iterator[Event]:
 def _traffic(source: Source) -> Iterator[Event]:
     """Events of writing to and reading from each topic, by client."""
     by_topic: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+    refusals = refused_batches(source)
     for row in _carried(source):
         topic = row["topic"] or source.topics.get(row["topic_id"] or "", row["topic_id"])
         by_topic[row["client_id"], row["client_ip"], row["api"], topic].append({**row, "topic": topic})
@@ -97,7 +99,7 @@ def _traffic(source: Source) -> Iterator[Event]:
         else:
             text = f"could not write {where}" if refused else f"sent {where}"
         if verb == "wrote":
-            text += f"; refused: {_much(refused)}" if refused else ""
+            text += f"; refused: {_much(refusals.get((client, ip, topic), refused))}" if refused else ""
             text += f"; no answer seen: {_much(unanswered)}" if unanswered else ""
         inside = (topic or "").startswith("__") or _FETCHER.fullmatch(client or "") is not None
         weight = 3 if not amount else 6 if inside else 27
@@ -365,8 +367,8 @@ def _refusal(source: Source, first: Row, since: datetime.datetime, until: dateti
     about += " or some of these" if len(topics) > 1 else ""  # the exchange has one error for all
     name = first["error"]
     why = WHY.get(name) or judge(first["error_code"], first["api"]).why.rstrip(".")
-    of = f" {many:,} of {many + run.between:,}" if run.between else f" {many:,}"
-    times = f"{of} times{within(since, until)}" if many > 1 else ""
+    times = f" {many:,} times{within(since, until)}" if many > 1 else ""
+    times += f" ({many:,} of {many + run.between:,})" if run.between else ""
     api = first["api"] or "a request"
     text = f"was refused {api}{about}{times}: {error(first['error_code'], name)}, {why[:1].lower() + why[1:]}"
     kind = judge(first["error_code"], first["api"]).kind
@@ -376,8 +378,9 @@ def _refusal(source: Source, first: Row, since: datetime.datetime, until: dateti
         elsewhere = (first["broker_ip"], first["broker_port"]) != then[1:]
         text += f"; it succeeded {later(until, then.time)}"
         text += f" at {source.broker(then.ip, then.port)}" if elsewhere else ""
-    elif kind in ("bad", "transient") and not run.between:
-        text += "; it did not succeed any more in this capture"
+    elif kind in ("bad", "transient"):
+        text += "; after its last success " if run.between else "; "
+        text += "it did not succeed any more in this capture"
     weight = _WEIGHT[kind]
     lasted = (until - since) // datetime.timedelta(microseconds=1)
     if kind == "transient" and (lasted > _TOO_LONG_US or (then is None and many > 1)):
