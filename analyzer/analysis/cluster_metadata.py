@@ -131,7 +131,7 @@ class Brokers:
     _rows: Rows = field(default_factory=list)
     _advertised: dict[tuple[str, str, int], Advertised] = field(default_factory=dict)
 
-    def take(self, window: Window, *_: object) -> None:
+    def take(self, window: Window, *_others: object) -> None:
         strings, connections = window.names.strings, window.names.connections
         nodes: list[tuple[int, str, int, str | None]] = []
         answers: dict[tuple[int, int, str, int], set[int]] = {}

@@ -138,8 +138,8 @@ _FIRST = (
 def _first_connections(capture: CaptureFrame) -> np.ndarray:
     """bool[links]: closed in order, with no other requests than those of first connections: clients leave them, maybe
     with a question open."""
-    others = np.zeros(len(capture.links), bool)
-    for block in spill.blocks(len(capture.exchanges)):
+    others = np.zeros(len(capture.closed), bool)
+    for block in spill.blocks(len(capture.exchanges.link)):
         api = capture.exchanges.api[block]
         others[capture.exchanges.link[block][~arrow.among(api, _FIRST)]] = True
     in_order: np.ndarray = np.array([end == "fin" for end in capture.closed], bool)
