@@ -14,16 +14,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analyzer.findings import root_causes
-from analyzer.findings.capture import ANSWERED, NO_CODE, SECOND, Attempt, CaptureFrame, api_name, once
-from analyzer.findings.error_answers import EXPLANATIONS
-from analyzer.findings.rules import Limits, Match, rule
-from analyzer.findings.runs import Trouble
-from analyzer.findings.wording import client, count, lasting, listed, name, share, some
-from analyzer.frame import arrow, spill
-from analyzer.frame.frame import NULL
-from analyzer.frame.grouping import rows_by_key
-from analyzer.protocol import api_keys, errors
+from kwire.analyzer.findings import root_causes
+from kwire.analyzer.findings.capture import ANSWERED, NO_CODE, SECOND, Attempt, CaptureFrame, api_name, once
+from kwire.analyzer.findings.error_answers import EXPLANATIONS
+from kwire.analyzer.findings.rules import Limits, Match, rule
+from kwire.analyzer.findings.runs import Trouble
+from kwire.analyzer.findings.wording import client, count, lasting, listed, name, share, some
+from kwire.analyzer.frame import arrow, spill
+from kwire.analyzer.frame.frame import NULL
+from kwire.analyzer.frame.grouping import rows_by_key
+from kwire.analyzer.protocol import api_keys, errors
 
 _BOOTSTRAP = (
     api_keys.API_VERSIONS,

@@ -12,16 +12,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analyzer.findings import root_causes
-from analyzer.findings.capture import SECOND, CaptureFrame
-from analyzer.findings.error_answers import about, claim, match_of, of, times
-from analyzer.findings.produce import Batches, Repeat, batches, repeats
-from analyzer.findings.rules import Limits, Match, replaced, rule
-from analyzer.findings.runs import Trouble
-from analyzer.findings.wording import client, count, lasting, moment, partition_name
-from analyzer.frame import arrow
-from analyzer.frame.frame import NULL
-from analyzer.protocol import api_keys, errors
+from kwire.analyzer.findings import root_causes
+from kwire.analyzer.findings.capture import SECOND, CaptureFrame
+from kwire.analyzer.findings.error_answers import about, claim, match_of, of, times
+from kwire.analyzer.findings.produce import Batches, Repeat, batches, repeats
+from kwire.analyzer.findings.rules import Limits, Match, replaced, rule
+from kwire.analyzer.findings.runs import Trouble
+from kwire.analyzer.findings.wording import client, count, lasting, moment, partition_name
+from kwire.analyzer.frame import arrow
+from kwire.analyzer.frame.frame import NULL
+from kwire.analyzer.protocol import api_keys, errors
 
 _SEQUENCE = claim((api_keys.PRODUCE,), (45, 59), every=True)
 _WRAP = 1 << 31

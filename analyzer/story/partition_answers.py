@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from analyzer.common.times import moment
-from analyzer.frame import arrow, grouping, spill
-from analyzer.frame.frame import NULL, Frame
-from analyzer.frame.grouping import OrdinalIndex
-from analyzer.story.sources import Source
+from kwire.analyzer.common.times import moment
+from kwire.analyzer.frame import arrow, grouping, spill
+from kwire.analyzer.frame.frame import NULL, Frame
+from kwire.analyzer.frame.grouping import OrdinalIndex
+from kwire.analyzer.story.sources import Source
 
 NEVER = np.iinfo(np.int64).max
 NO_TIMES = np.zeros(0, np.int64)

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from analyzer.frame import arrow, spill
-from analyzer.frame.frame import NULL, codes_of
-from analyzer.frame.grouping import OrdinalIndex
-from analyzer.story.events import Row
-from analyzer.story.sources import Source
+from kwire.analyzer.frame import arrow, spill
+from kwire.analyzer.frame.frame import NULL, codes_of
+from kwire.analyzer.frame.grouping import OrdinalIndex
+from kwire.analyzer.story.events import Row
+from kwire.analyzer.story.sources import Source
 
 MOST = 200_000
 """Refused batches that are told apart; of more, each refusal counts."""

@@ -1,4 +1,4 @@
-"""Clients that are told an address and do not go there (`analyzer.findings.advertised`), as warnings."""
+"""Clients that are told an address and do not go there (`kwire.analyzer.findings.advertised`), as warnings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from analyzer.findings.rules import Finding
+from kwire.analyzer.findings.rules import Finding
 from tests.analyzer.findings.advertised_cases import balanced
 from tests.analyzer.findings.evaluating import SEVERE, Traffic, codes, judged, link
 from tests.reports.forging import at

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from analyzer.findings.rules import Finding
+from kwire.analyzer.findings.rules import Finding
 from tests.analyzer.findings.evaluating import SEVERE, Traffic, codes, judged
 from tests.analyzer.findings.reading_cases import fetch
 from tests.analyzer.findings.writing_cases import PLACE, in_turn, write
