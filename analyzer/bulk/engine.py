@@ -1,7 +1,7 @@
 """A capture point, end to end: windows of packets through the stages, over threads, as windows of what ended.
 
-In: a `CapturePoint`. Out: a `Window` for each (`kwire.analyzer.bulk.rows`). Reading and connection tracking run ahead of
-the shards by one window; each shard takes the connections whose slot is its number modulo the number of shards. What
+In: a `CapturePoint`. Out: a `Window` for each (`kwire.analyzer.bulk.rows`). Reading and connection tracking run ahead
+of the shards by one window; each shard takes the connections whose slot is its number modulo the number of shards. What
 comes out depends on the packets alone: each window is in order of the packet that completed its rows, and windows
 follow one another.
 
@@ -46,7 +46,8 @@ class Settings:
     shards           what connections are divided into, each the work of one thread at a time. All look at all packets,
                      and rows of several are put in order, so as few as keep up with who reads and stores
     window_bytes     bytes of capture read at a time
-    large_bytes      the same as long as so many do not hold too much (`kwire.captures.windows.WindowSize`); 0: it is always
+    large_bytes      the same as long as so many do not hold too much (`kwire.captures.windows.WindowSize`); 0: it is
+    always
                      `window_bytes`
     ports            server ports that are Kafka whatever their content looks like
     keep_messages    hand out the raw bytes of messages: of all, or of some APIs (but of none above 4 MiB)
@@ -57,6 +58,7 @@ class Settings:
     frame_limit      bytes of frames in progress and of out-of-order payload together; a hostile capture can ask for any
                      amount, and real frames stay under Kafka's own limit of 100 MB
     keylogs          paths of TLS key logs
+    open_requests    hand out the requests that are without an answer at the end of each window
     """
 
     threads: int = 2
@@ -70,6 +72,7 @@ class Settings:
     record_headers: bool = False
     frame_limit: int = FRAME_LIMIT
     keylogs: tuple[str, ...] = ()
+    open_requests: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +139,7 @@ class _Shard:
     conversations: Conversations
     tls: Stage | None = None
     zookeeper: ZooKeeperConversations = field(default_factory=ZooKeeperConversations)
+    open_requests: bool = False
 
     def process(self, window: _Packets, slots: int, final: bool, keys: _Keys) -> ShardResult:
         segments = self.streams.advance(window.packets, window.assigned, window.base, slots)
@@ -147,6 +151,8 @@ class _Shard:
         spoken = self.zookeeper.take(segments, window.assigned.pairs[self.streams.shard :: self.streams.shards])
         spoken = [event._replace(slot=self.streams.slots(event.slot)) for event in spoken]
         ended = self.conversations.take(segments, self.streams, window.assigned, final, self.tls)
+        if self.open_requests and not final:
+            ended = replace(ended, open=self.conversations.open_requests(self.streams))
         return replace(ended, zookeeper=spoken) if spoken else ended
 
 
@@ -234,6 +240,7 @@ class Engine:
                     settings.keep_giants,
                 ),
                 self._keys.stage(),
+                open_requests=settings.open_requests,
             )
             for i in range(shards)
         ]

@@ -42,7 +42,7 @@ from kwire.analyzer.checkpoints.codec import Kind, kind_of
 
 _PLAIN: Final = (
     "kwire.captures.files.sources.FileInfo",
-    "kwire.captures.files.layouts.Layout:state interfaces comments notes _secrets_bytes _foreign _drops",
+    "kwire.captures.files.layouts.Layout:state interfaces comments notes _secrets_bytes _foreign _drops _commented",
     "kwire.captures.files.growing_files.FilePosition",
     "kwire.captures.flow_tables.FlowTables",
     "kwire.captures.fragments.FragmentTables",
@@ -69,7 +69,8 @@ _PLAIN: Final = (
     "kwire.analyzer.bulk.state.Output",
     "kwire.analyzer.bulk.purgatory.PurgatoryState",
     "kwire.analyzer.bulk.zookeeper.ZooKeeperConversations:_kind _spoken",
-    "kwire.analyzer.bulk.shard.Conversations:_state _v _strings_out _lists_out _most_strings _most_lists _overheard _spare",
+    "kwire.analyzer.bulk.shard.Conversations:"
+    "_state _v _strings_out _lists_out _most_strings _most_lists _overheard _spare",
     "kwire.analyzer.bulk.rows.Names",
     "kwire.analyzer.bulk.rows._Symbols",
     "kwire.analyzer.bulk.rows.Message",
@@ -133,8 +134,11 @@ _WATCH: Final = (
     "kwire.analyzer.live.live_counts.Moment",
     "kwire.analyzer.live.live_counts.Tally",
     "kwire.analyzer.live.live_counts.Second",
-    "kwire.analyzer.live.live_counts.Counts:time_ns told _told _seconds _groups _since",
-    "kwire.analyzer.live.evaluation_windows.EvaluationWindows:_topics told left_out _sink _rows _since",
+    "kwire.analyzer.live.open_requests.OpenAtBroker",
+    "kwire.analyzer.live.open_requests.OpenRequests",
+    "kwire.analyzer.live.live_counts.Counts:time_ns told _told _seconds _groups _since open",
+    "kwire.analyzer.live.evaluation_windows.EvaluationWindows:"
+    "_topics told left_out _sink _rows _since _now _refused_since",
     "kwire.analyzer.live.watch_session.SessionState",
 )
 """The same, of a watch besides: others do not load them."""

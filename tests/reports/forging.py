@@ -24,7 +24,8 @@ def at(seconds: float) -> datetime.datetime:
 
 @dataclass
 class Forged:
-    """Rows of tables, to be written as a dataset of one capture point; `meaning`: its findings are among them."""
+    """Rows of tables, to be written as a dataset of one capture point; `meaning`: its findings are among them; `facts`:
+    more of its entry in the manifest."""
 
     path: Path
     capture: str = "forged.pcap"
@@ -33,6 +34,7 @@ class Forged:
     meaning: bool = False
     attempts: list[dict[str, Any]] = field(default_factory=list)
     advertised: list[dict[str, Any]] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
 
     def add(self, table: str, **columns: Any) -> None:
         """A row of a table. ValueError: it has no such column."""
@@ -112,6 +114,7 @@ class Forged:
             "meaning": self.meaning,
             **({"attempts": self.attempts} if self.attempts else {}),
             **({"advertised": self.advertised} if self.advertised else {}),
+            **self.facts,
         }
         with dataset.Writer(self.path) as writer:
             for name, rows in self.rows.items():

@@ -59,6 +59,7 @@ from tests.shared import SAMPLES, capture_files
 DEPENDS_ON_PACKETS = {
     "request_time", "request_end", "response_time", "response_end", "latency_us", "total_us", "queue_us",
     "muted_us", "network_us", "hold_us", "broker_us", "cause", "capture_point",
+    "broker_low_us", "broker_high_us",
     "request_packet", "response_packet", "request_offset", "response_offset", "first_time", "last_time",
     "client_packets",
     "broker_packets", "client_bytes", "broker_bytes", "rtt_us", "retransmissions", "duplicates", "out_of_order",
