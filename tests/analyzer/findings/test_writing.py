@@ -173,6 +173,7 @@ def test_clients_that_leave_their_first_connections_lost_no_broker(tmp_path: Pat
 def test_a_producer_that_exits_leaves_requests_open(more: float, severity: str, tmp_path: Path) -> None:
     traffic = Traffic(tmp_path)
     for number in range(4):
+        traffic.ask("Metadata", 1, on=number)
         traffic.ask("Produce", 5, None, on=number, status="unanswered")
         traffic.rows["connections"][number] |= {"closed": "fin", "last_time": at(6)}
     traffic.link(9, last_time=at(6 + more))
