@@ -70,6 +70,7 @@ DEPENDS_ON_PACKETS = {
 
 
 BACKWARDS = "response: captured before the end of its request"
+SHUT = "response: the broker had closed the connection before"
 
 
 @dataclass(frozen=True)
@@ -179,8 +180,8 @@ def stripped(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows without what depends on packets, by connection and in order within each."""
     reduced = [{name: value for name, value in row.items() if name not in DEPENDS_ON_PACKETS} for row in rows]
     for row in reduced:
-        if "reason" in row:  # put out of order, an answer may be captured first, which is said
-            reasons = [part for part in (row["reason"] or "").split("; ") if part and part != BACKWARDS]
+        if "reason" in row:  # put out of order, an answer or a FIN may be captured first, which is said
+            reasons = [part for part in (row["reason"] or "").split("; ") if part and part not in (BACKWARDS, SHUT)]
             row["reason"] = "; ".join(reasons) or None
     return sorted(reduced, key=lambda row: str(row["connection"]))
 
