@@ -9,7 +9,7 @@ names those that do not (`REPORT_SECONDS`).
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import defaultdict
 from pathlib import Path, PurePath
 
 import pytest
@@ -100,7 +100,7 @@ class Durations:
     """Seconds of each test file, added up over its tests and all workers."""
 
     def __init__(self) -> None:
-        self.seconds: Counter[str] = Counter()
+        self.seconds: dict[str, float] = defaultdict(float)
 
     def add(self, report: pytest.TestReport) -> None:
         """Count one phase of a test."""
@@ -109,14 +109,17 @@ class Durations:
     def write(self, path: Path) -> None:
         """Keep them as an artefact, slowest first."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        rows = {file: round(seconds, 1) for file, seconds in self.seconds.most_common()}
+        rows = {file: round(seconds, 1) for file, seconds in self._slowest_first()}
         path.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+
+    def _slowest_first(self) -> list[tuple[str, float]]:
+        return sorted(self.seconds.items(), key=lambda row: -row[1])
 
     def without_group(self) -> list[str]:
         """Slow files that every run has: a line each."""
         grouped = tuple(file for files in BY_FILE.values() for file in files)
         return [
             f"{seconds:6.1f} s  {file}"
-            for file, seconds in self.seconds.most_common()
+            for file, seconds in self._slowest_first()
             if seconds > REPORT_SECONDS and not file.removeprefix("tests/").startswith(grouped)
         ]
