@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kwire.analyzer.analysis.logins import challenge_status
 from kwire.analyzer.cli.details import detail
 from kwire.analyzer.cli.sorted_lines import Sorter
 from kwire.analyzer.cli.text import duration, printable, size
@@ -56,14 +57,20 @@ class _Column:
 
 
 class Lines:
-    """Formats exchanges as lines; times are seconds since the capture's first packet (`start`, given before the first
-    line), unless `absolute`. `width`: columns of the terminal, None for as many as there are to say; `cut`: what is
+    """Formats exchanges as lines. `time`: as of --time; `relative` is seconds since the first packet (`start`, given
+    before the first line). `width`: columns of the terminal, None for as many as there are to say; `cut`: what is
     longer is cut off there."""
 
-    def __init__(self, color: bool = False, absolute: bool = False, width: int | None = None, cut: bool = True) -> None:
+    def __init__(
+        self,
+        color: bool = False,
+        time: str = "relative",
+        width: int | None = None,
+        cut: bool = True,
+    ) -> None:
         self.start: datetime.datetime | None = None
         self._color = color
-        self._absolute = absolute
+        self._clock = time
         self._width = width
         self._cut = cut
         self._ends = _Ends()
@@ -79,7 +86,7 @@ class Lines:
 
     def _every_column(self) -> list[_Column]:
         return [
-            _Column("time", 1, 15 if self._absolute else 12, True, self._when),
+            _Column(self._time_heading(), 1, 12 if self._clock == "relative" else 15, True, self._when),
             _Column("latency", 1, 9, True, _latency),
             _Column("mostly", 1, 8, False, _mostly),
             _Column("api", 2, 24, False, api),
@@ -150,16 +157,28 @@ class Lines:
     def _paint(self, code: str, line: str) -> str:
         return f"{code}{line}{_RESET}" if self._color else line
 
+    @property
+    def _zone(self) -> datetime.tzinfo | None:
+        """None is this machine's own, with the offset that it had at the time."""
+        return datetime.UTC if self._clock == "absolute" else None
+
+    def _time_heading(self) -> str:
+        """Name the clock that times of day are of; a local one by its offset when the capture began."""
+        if self._clock == "relative":
+            return "time"
+        name = (self.start or datetime.datetime.now(datetime.UTC)).astimezone(self._zone).strftime("%z")
+        return "time (UTC)" if name == "+0000" else f"time ({name[:3]}:{name[3:]})"
+
     def _when(self, row: Row) -> str:
         return self._time(row["request_time"] or row["response_time"]).strip()
 
     def _time(self, when: datetime.datetime | None) -> str:
-        width = 15 if self._absolute else 12
+        width = 12 if self._clock == "relative" else 15
         narrow = self._width is not None and self._width < _ROOMY
         if when is None:
             return " " * width
-        if self._absolute:
-            text = when.astimezone(datetime.UTC).strftime("%H:%M:%S.%f")
+        if self._clock != "relative":
+            text = when.astimezone(self._zone).strftime("%H:%M:%S.%f")
             return text[:-3] if narrow else text
         if self.start is None:
             self.start = when
@@ -179,6 +198,7 @@ class Lines:
         row = exchange.row
         slow = row["latency_us"] is not None and row["latency_us"] - (row["hold_us"] or 0) >= SLOW_US
         failed = bool(row["error_code"]) or row["status"] in ("unanswered", "orphan_response")
+        failed = failed or challenge_status(exchange) is not None
         odd = "undecoded" in (row["request_state"], row["response_state"])
         mark = "!" if failed or odd else "~" if slow else " "
         line = self._placed([(column, column.cell(row)) for column in self._columns], mark, self._result(exchange))
@@ -192,11 +212,11 @@ class Lines:
         """How it ended and what it was about; where room is short, topics are named once, and a broker only where it
         is not the one of the other lines."""
         if self._width is None:
-            return _words(outcome(exchange.row), subject(exchange.row), detail(exchange))
+            return _words(result(exchange), subject(exchange.row), detail(exchange))
         about = detail(exchange, short=True)
         elsewhere = self._ends.elsewhere(exchange.row)
         return _words(
-            outcome(exchange.row), elsewhere, about, subject(exchange.row, topics=not (about and exchange.partitions))
+            result(exchange), elsewhere, about, subject(exchange.row, topics=not (about and exchange.partitions))
         )
 
     def dialogue(self, exchange: Any) -> str:
@@ -209,7 +229,7 @@ class Lines:
         if row["response_time"] is not None:
             line = (
                 f"{self._time(row['response_time'])}    < #{row['correlation_id']} {size(row['response_bytes'])} "
-                f"after {duration(row['latency_us'])} {outcome(row)}"
+                f"after {duration(row['latency_us'])} {result(exchange)}"
             ).rstrip()
             lines.append(self._paint(_RED, self._shortened(line)) if row["error_code"] else line)
         elif row["status"] != "no_response_expected":
@@ -258,7 +278,7 @@ class Lines:
         if side == "request":
             rest = _words(api(row), "request", subject(row), detail(exchange, short=self._width is not None))
         else:
-            rest = _words(api(row), "response", outcome(row))
+            rest = _words(api(row), "response", result(exchange))
         when = self._time(row[f"{side}_time"]).strip()
         cells = [when, sender, receiver, size(row[f"{side}_bytes"]), _correlation(row)]
         line = self._placed(zip(columns, cells, strict=True), "", rest)
@@ -433,6 +453,12 @@ def _client_id(row: Row) -> str:
 def end(ip: str, port: int) -> str:
     """One end of a connection."""
     return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
+
+
+def result(exchange: Any) -> str:
+    """How an exchange ended: `outcome`, or that its answer refuses a login without an error."""
+    status = challenge_status(exchange)
+    return outcome(exchange.row) if status is None else f"refused: {status} (challenge)"
 
 
 def outcome(row: Row) -> str:
