@@ -108,7 +108,7 @@ wheels:
 docs: $(VENV)/installed out/docs-venv/installed
 	@echo "== docs: reference pages from the code, then mkdocs, whose warnings are errors"
 	$(BIN)/python tools/reference.py out/docs/pages
-	NO_MKDOCS_2_WARNING=1 out/docs-venv/bin/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 out/docs-venv/bin/mkdocs build --strict
 	@echo "== done: out/docs/site/index.html"
 
 out/docs-venv/installed: docs/requirements.txt
