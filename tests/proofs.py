@@ -1,4 +1,4 @@
-"""The table of proofs: `python -m tests.proofs MODULE...` prints the test files of modules; without one, the whole table.
+"""Which tests prove a module: `python -m tests.proofs MODULE...` prints their files; without one, the whole table.
 
 In: docstrings of test files (`Proves: analyzer/frame/log.py, replay/remap`). Out: paths of test files, one a line. A
 test file proves the modules that its docstring names, by path or dotted name (a folder: all in it), and the module
