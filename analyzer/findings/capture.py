@@ -21,7 +21,7 @@ from analyzer.findings.query import Evidence, Query
 from analyzer.findings.wording import UNREAD
 from analyzer.frame import arrow, spill
 from analyzer.frame.columns import ColumnSet
-from analyzer.frame.frame import NULL, codes_of
+from analyzer.frame.frame import NULL, Lists, codes_of
 from analyzer.frame.grouping import OrdinalIndex, first_rows, number_values
 from analyzer.frame.parquet import RowGroups, StoredFrame
 from analyzer.protocol import api_keys as apis
@@ -471,8 +471,21 @@ class CaptureFrame:
         recognised, and then look like retransmissions, but those are never half of all packets."""
         copies, again = self.link_numbers("duplicates"), self.link_numbers("retransmissions")
         packets = self.link_numbers("client_packets") + self.link_numbers("broker_packets")
-        doubled: np.ndarray = (copies > 0) & (20 * (copies + again) >= 9 * packets)
+        doubled: np.ndarray = (copies > 0) & (20 * (copies + again) >= 9 * packets) & ~self.has_legs
         return doubled
+
+    @functools.cached_property
+    def other_addresses(self) -> Lists:
+        """Addresses of other legs of each row of `connections`."""
+        return self.table("connections").lists("other_addresses")
+
+    @functools.cached_property
+    def has_legs(self) -> np.ndarray:
+        """bool[links]: the connection was captured under other addresses too; its copies are known as such."""
+        has_legs = np.zeros(len(self.links), bool)
+        lengths = np.diff(self.other_addresses.offsets)
+        has_legs[: len(lengths)] = lengths > 0
+        return has_legs
 
     @functools.cached_property
     def left_open(self) -> np.ndarray:

@@ -405,6 +405,10 @@ class _Connections:
     def serials(self, slots: np.ndarray) -> np.ndarray:
         return np.array([self.known[slot][3] for slot in slots.tolist()], np.int64)
 
+    def other_end_points(self, slot: int) -> list[tuple[Any, Any]]:
+        """Each share names those of its connections where it makes their rows."""
+        return []
+
 
 def take_facts(
     pieces: Sequence[Piece],
