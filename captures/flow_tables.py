@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from captures.kernels import Array, Table
+from kwire.captures.kernels import Array, Table
 
 # Columns of the flow table (one row a four-tuple, int64; addresses are kept in `keys`).
 (
@@ -53,7 +53,7 @@ LEG_FLIPPED: Final = 1 << 13
 LEG_COPY: Final = 1 << 14
 LEG_JOINED: Final = 1 << 16
 LEG_BITS: Final = LEG_FLIPPED | LEG_COPY | LEG_COPY << 1 | LEG_JOINED
-"""In FLOW_SYN_SHAPE of a four-tuple whose connection has several (`captures.legs`): its side 0 is the connection's side
+"""In FLOW_SYN_SHAPE of a four-tuple whose connection has several (`kwire.captures.legs`): its side 0 is the connection's side
 1; packets from its side 0, and, a bit above, from its side 1, are copies of another leg's; the connection has its name
 from another one."""
 
@@ -111,7 +111,7 @@ class FlowTables(NamedTuple):
     named        uint64[n, 5]: the same of the leg that its connection has its name from, side 0 of the connection first
     legs         [n, LEG_COLUMNS]: the other legs of connections, and leg_ends, uint64[n, 5]: their ends as in `named`
     begun        [2**k, B_COLUMNS]: how connections began lately, by what another leg's packets have in common with
-                 theirs (`captures.legs`)
+                 theirs (`kwire.captures.legs`)
     free         slots to be used again
     queue        ring of closed connections that linger: slot, serial number
     past         ring of four-tuples whose connection ended, in order of its end: row in `flows`, FLOW_SERIAL then

@@ -15,7 +15,7 @@ A connection of which nothing but a SYN was seen has no slot yet: it is a row am
 known of that packet, until a second one comes (`Assigned.woken`). A scan of a million ports costs 150 bytes each, and
 what never becomes a connection, or is refused, costs later stages nothing.
 
-Several four-tuples are one connection where the packets say so (`captures.legs`).
+Several four-tuples are one connection where the packets say so (`kwire.captures.legs`).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from captures import flow_tables as ft
-from captures import legs
-from captures.flow_tables import (
+from kwire.captures import flow_tables as ft
+from kwire.captures import legs
+from kwire.captures.flow_tables import (
     CONN_CLOSED_NS,
     CONN_COLUMNS,
     CONN_ENDS,
@@ -45,9 +45,9 @@ from captures.flow_tables import (
     PARKED,
     FlowTables,
 )
-from captures.kernels import Array, Flag, Int, Table, grown, inline, kernel, shared
-from captures.packets import Packets
-from captures.windows import PacketColumns
+from kwire.captures.kernels import Array, Flag, Int, Table, grown, inline, kernel, shared
+from kwire.captures.packets import Packets
+from kwire.captures.windows import PacketColumns
 
 FIN, SYN, RST, ACK = 0x01, 0x02, 0x04, 0x10
 
@@ -75,7 +75,7 @@ OTHERS = -1
     WOKEN_NS,  # of the SYN: when
     WOKEN_NUMBERS,  # sequence number, and 32 bits above it the acknowledged one
     WOKEN_SHAPE,  # flags, bit 9: from side 1, bit 10: its window was 0, and WOKEN_LATER and what follows it
-    WOKEN_MARK,  # IP identification and interface, as `captures.copies` keeps them
+    WOKEN_MARK,  # IP identification and interface, as `kwire.captures.copies` keeps them
     WOKEN_COLUMNS,
 ) = range(7)
 

@@ -14,7 +14,7 @@ Rules
 - One leg names the connection: the nearest to the client, whose SYN or first request was captured first, or whose
   address answers come from. Its packets count; those of other legs are copies, but where its own are missing.
 - All of it depends on packets and their order alone. The name is decided before anything but a handshake, or what
-  `captures.streams` still holds of a connection without SYN, was seen; after that it stays.
+  `kwire.captures.streams` still holds of a connection without SYN, was seen; after that it stays.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from typing import Final
 
 import numpy as np
 
-from captures import flow_tables as ft
-from captures.copies import COPY_NS
-from captures.flow_tables import FlowTables
-from captures.kernels import Array, Flag, Int, Table, inline, shared
-from captures.windows import PacketColumns
+from kwire.captures import flow_tables as ft
+from kwire.captures.copies import COPY_NS
+from kwire.captures.flow_tables import FlowTables
+from kwire.captures.kernels import Array, Flag, Int, Table, inline, shared
+from kwire.captures.windows import PacketColumns
 
 UNNAMED_LEG_NS: Final = 500_000
 """Capture time within which a packet without an identification in common is another leg's copy. Legs on one host are
@@ -43,7 +43,7 @@ FIRST_PACKETS: Final = 16
 """Packets of a connection by which another leg of it is known."""
 
 RENAMED_WITHIN: Final = 8
-"""Packets of a connection without SYN within which its name may change: `captures.streams` holds so many."""
+"""Packets of a connection without SYN within which its name may change: `kwire.captures.streams` holds so many."""
 
 BEGUN: Final = 1 << 11
 """Beginnings that are remembered, each in one place: copies come within moments."""

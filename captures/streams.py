@@ -10,7 +10,7 @@ Rules
   are not kept; of a copy of them only the sum tells whether it differs.
 - A packet that the capture holds twice (two interfaces, both directions of a mirror) is counted as such, and is no
   retransmission.
-- A packet of another leg of the connection (`captures.legs`) is a copy, whichever comes first: its bytes wait for those
+- A packet of another leg of the connection (`kwire.captures.legs`) is a copy, whichever comes first: its bytes wait for those
   of the connection's own leg, and are handed on where these never come.
 - Order is causal: a packet's payload is handed on only after all the bytes of the other direction that it
   acknowledges, so a request always comes before its response, however the capture mixed the packets. A packet that
@@ -29,18 +29,18 @@ from typing import TypeVar
 
 import numpy as np
 
-from captures import flows
-from captures import stream_tables as t
-from captures.copies import differs, duplicate, remember, same_packet
-from captures.delivery import blocked, declare, drain, emit, flush, mutual, nowhere, release, stuck
-from captures.flow_tables import WOKEN_COPY, WOKEN_LATER, WOKEN_NEARER, WOKEN_NO_WINDOW, WOKEN_SIDE
-from captures.flows import Assigned
-from captures.kernels import MACHINE_CODE, Flag, Int, Table, grown, inline, kernel, prefetch_all
-from captures.out_of_order import WAITING_BYTES, WAITING_SEGMENTS, compact, displace, wait
-from captures.packets import Packets
-from captures.segment_sums import SUM_UNKNOWN, header_sum, payload_sum, sums_of
-from captures.stream_tables import Origin, StreamTables
-from captures.windows import Content, PacketColumns
+from kwire.captures import flows
+from kwire.captures import stream_tables as t
+from kwire.captures.copies import differs, duplicate, remember, same_packet
+from kwire.captures.delivery import blocked, declare, drain, emit, flush, mutual, nowhere, release, stuck
+from kwire.captures.flow_tables import WOKEN_COPY, WOKEN_LATER, WOKEN_NEARER, WOKEN_NO_WINDOW, WOKEN_SIDE
+from kwire.captures.flows import Assigned
+from kwire.captures.kernels import MACHINE_CODE, Flag, Int, Table, grown, inline, kernel, prefetch_all
+from kwire.captures.out_of_order import WAITING_BYTES, WAITING_SEGMENTS, compact, displace, wait
+from kwire.captures.packets import Packets
+from kwire.captures.segment_sums import SUM_UNKNOWN, header_sum, payload_sum, sums_of
+from kwire.captures.stream_tables import Origin, StreamTables
+from kwire.captures.windows import Content, PacketColumns
 
 REORDER_PACKETS = 256
 """Packets of one connection after which acknowledged bytes count as lost. Real reordering (offload queues, several

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from analyzer.dataset.tables import OPAQUE_REASONS
-from analyzer.findings import root_causes
-from analyzer.findings.capture import ORPHAN, CaptureFrame
-from analyzer.findings.rules import RULES, Limits, Match, limits_of, rule
-from analyzer.findings.wording import count, lasting, moment, share, size, some
-from analyzer.frame.grouping import rows_by_key
+from kwire.analyzer.dataset.tables import OPAQUE_REASONS
+from kwire.analyzer.findings import root_causes
+from kwire.analyzer.findings.capture import ORPHAN, CaptureFrame
+from kwire.analyzer.findings.rules import RULES, Limits, Match, limits_of, rule
+from kwire.analyzer.findings.wording import count, lasting, moment, share, size, some
+from kwire.analyzer.frame.grouping import rows_by_key
 
 
 def _worst(capture: CaptureFrame, amounts: np.ndarray) -> tuple[int, ...]:

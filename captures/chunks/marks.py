@@ -1,6 +1,6 @@
 """Marks of four-tuples that may be legs of one connection, so that one share gets all of them.
 
-In: packets of a chunk and their four-tuples. Out: marks, a number for what legs have in common (`captures.legs`), each
+In: packets of a chunk and their four-tuples. Out: marks, a number for what legs have in common (`kwire.captures.legs`), each
 with the group of its four-tuple; of all chunks, which groups belong together. Rule: legs always have a mark in common;
 others hardly ever, which costs no more than balance.
 """
@@ -12,10 +12,10 @@ from typing import Final
 
 import numpy as np
 
-from captures.chunks.groups import group_of
-from captures.kernels import Array, Int, Table, inline, kernel
-from captures.legs import CLIENT, FIRST_PACKETS, HANDSHAKE, PAYLOAD, key_of
-from captures.windows import PacketColumns
+from kwire.captures.chunks.groups import group_of
+from kwire.captures.kernels import Array, Int, Table, inline, kernel
+from kwire.captures.legs import CLIENT, FIRST_PACKETS, HANDSHAKE, PAYLOAD, key_of
+from kwire.captures.windows import PacketColumns
 
 _PLACES: Final = 1 << 14
 """Four-tuples whose packets with payload are counted, each in one place; others count anew."""
