@@ -53,7 +53,7 @@ LEG_FLIPPED: Final = 1 << 13
 LEG_COPY: Final = 1 << 14
 LEG_JOINED: Final = 1 << 16
 LEG_BITS: Final = LEG_FLIPPED | LEG_COPY | LEG_COPY << 1 | LEG_JOINED
-"""In FLOW_SYN_SHAPE of a four-tuple whose connection has several (`kwire.captures.legs`): its side 0 is the connection's side
+"""In FLOW_SYN_SHAPE of a four-tuple whose connection has several (`captures.legs`): its side 0 is the connection's side
 1; packets from its side 0, and, a bit above, from its side 1, are copies of another leg's; the connection has its name
 from another one."""
 

@@ -117,7 +117,12 @@ def _put(
 @shared
 def remember_syn(tables: FlowTables, f: Int, packets: PacketColumns, i: Int, own: Int) -> None:
     """Packet i, from side `own` of four-tuple f, is a SYN with which a connection may begin."""
-    _put(tables, _client_key(packets, i, True), f, packets, i, np.int64(0), own, True)
+    key = _client_key(packets, i, True)
+    row = _look(tables, f, key)
+    if row >= 0 and tables.begun[row, ft.B_SIDES] & _ASKS == 0:
+        if tables.begun[row, ft.B_NUMBERS] >> 32 & 0xFFFFFFFF == (packets.seq[i] + 1) & 0xFFFFFFFF:
+            return  # its answer came before
+    _put(tables, key, f, packets, i, np.int64(0), own, True)
 
 
 @shared
@@ -193,9 +198,12 @@ def other_leg(
             other = begun[row, ft.B_FLOW]
             sides = begun[row, ft.B_SIDES]
             ns = _apart(packets.time_ns[i], begun[row, ft.B_NS]) if opens else np.int64(0)
+            slot = flow[other, ft.FLOW_SLOT]
+            whole = True
             if not opens:
                 sides ^= _SENDER
-            if _has_room(tables, flow[other, ft.FLOW_SLOT]) and _is_copy(tables, row, f, packets, i, asks, parked, ns):
+                whole = slot >= 0 and conn[slot, ft.CONN_SEQ_0 + (sides & _SENDER)] >= 0
+            if whole and _has_room(tables, slot) and _is_copy(tables, row, f, packets, i, asks, parked, ns):
                 return np.int64(TWIN), other, sides & _SENDER, asks
     if length > 0 and not opens:
         row = _look(tables, f, key_of(PAYLOAD, seq | ack << 32, length))

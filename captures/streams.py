@@ -10,7 +10,7 @@ Rules
   are not kept; of a copy of them only the sum tells whether it differs.
 - A packet that the capture holds twice (two interfaces, both directions of a mirror) is counted as such, and is no
   retransmission.
-- A packet of another leg of the connection (`kwire.captures.legs`) is a copy, whichever comes first: its bytes wait for those
+- A packet of another leg of the connection (`captures.legs`) is a copy, whichever comes first: its bytes wait for those
   of the connection's own leg, and are handed on where these never come.
 - Order is causal: a packet's payload is handed on only after all the bytes of the other direction that it
   acknowledges, so a request always comes before its response, however the capture mixed the packets. A packet that

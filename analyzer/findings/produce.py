@@ -296,14 +296,34 @@ def _repeats(capture: CaptureFrame, written: Batches) -> list[_Repeat]:
     ]
     repeats = []
     for group_rows in split(chosen, *key, least=2):
-        first = int(group_rows[0])
-        for row in group_rows[1:].tolist():
+        first, *later = _sent(capture, written, group_rows.tolist())
+        for row in later:
             # A sequence begins again after 2**31 records, and after an epoch; a batch that was split begins as it did.
             if written.records[row] == written.records[first] and written.owner[row] != written.owner[first]:
                 repeats.append(_Repeat(first, row))
                 if written.error[first] != 0 and written.error[row] == 0:
                     first = row
     return sorted(repeats, key=lambda repeat: int(capture.exchanges.request_time[written.owner[repeat.again]]))
+
+
+def _sent(capture: CaptureFrame, written: Batches, rows: list[int]) -> list[int]:
+    """Those of some batches that their client sent: without the request of a proxy that handed on one that it was
+    asked. Such a request lies within the other's time, on another connection, with its correlation id."""
+    correlation_id, exchanges = capture.column("correlation_id"), capture.exchanges
+    sent: list[int] = []
+    for row in rows:
+        owner = int(written.owner[row])
+        for other in sent:
+            outer, inner = sorted((owner, int(written.owner[other])), key=lambda at: int(exchanges.request_time[at]))
+            if (
+                exchanges.link[outer] != exchanges.link[inner]
+                and correlation_id[outer] == correlation_id[inner]
+                and NULL != exchanges.response_end[inner] <= exchanges.response_end[outer]
+            ):
+                break
+        else:
+            sent.append(row)
+    return sent
 
 
 @rule(
@@ -313,7 +333,8 @@ def _repeats(capture: CaptureFrame, written: Batches) -> list[_Repeat]:
     "svc-a (10.0.0.4) sent 37 batches again, 3 of them after they had been stored.",
     why="Retries are designed for; where one batch in a hundred (of a thousand at least) is repeated, something keeps "
     "failing, and it is a warning.",
-    suppressed_when="Bytes that TCP sent again; parts of a batch that was split.",
+    suppressed_when="Bytes that TCP sent again; parts of a batch that was split; a request that a proxy handed on and "
+    "that was captured on both sides of it.",
     advice="Follow the first failure of each pair.",
     evidence="forged: a batch sent twice; cluster-*",
     share=0.01,

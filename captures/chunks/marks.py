@@ -1,6 +1,6 @@
 """Marks of four-tuples that may be legs of one connection, so that one share gets all of them.
 
-In: packets of a chunk and their four-tuples. Out: marks, a number for what legs have in common (`kwire.captures.legs`), each
+In: packets of a chunk and their four-tuples. Out: marks, a number for what legs have in common (`captures.legs`), each
 with the group of its four-tuple; of all chunks, which groups belong together. Rule: legs always have a mark in common;
 others hardly ever, which costs no more than balance.
 """
