@@ -39,8 +39,9 @@ from kwire.captures.kernels import Array, Table
     CONN_SPOKE,  # 1: payload was seen; looked at while it is fresh
     CONN_LEGS,  # 1 + the first row of its other legs in `FlowTables.legs`, or 0
     CONN_LEG_COUNT,
+    CONN_INTERFACE,  # of one of its first packets
     CONN_COLUMNS,
-) = range(16)
+) = range(17)
 
 PARKED: Final = -2
 """In FLOW_SLOT: its open connection is a SYN so far."""
@@ -95,8 +96,9 @@ LEG_FLOW, LEG_SERIAL, LEG_NEXT, LEG_COLUMNS = range(4)
     S_LEGS,  # rows of the legs in use or free
     S_FREE_LEG,  # 1 + the first free one, or 0
     S_MOST_LEGS,  # of a connection, besides the one that names it
+    S_ADVERTISED,  # 1: whoever knows was asked for `FlowTables.advertised`
     S_COLUMNS,
-) = range(18)
+) = range(19)
 
 
 class FlowTables(NamedTuple):
@@ -112,6 +114,7 @@ class FlowTables(NamedTuple):
     legs         [n, LEG_COLUMNS]: the other legs of connections, and leg_ends, uint64[n, 5]: their ends as in `named`
     begun        [2**k, B_COLUMNS]: how connections began lately, by what another leg's packets have in common with
                  theirs (`kwire.captures.legs`)
+    advertised   uint64[n, 3]: addresses, in halves, and ports that servers of the capture name as theirs
     free         slots to be used again
     queue        ring of closed connections that linger: slot, serial number
     past         ring of four-tuples whose connection ended, in order of its end: row in `flows`, FLOW_SERIAL then
@@ -129,6 +132,7 @@ class FlowTables(NamedTuple):
     legs: Table
     leg_ends: Array
     begun: Table
+    advertised: Array
     free: Table
     queue: Table
     past: Table

@@ -20,6 +20,7 @@ Several four-tuples are one connection where the packets say so (`kwire.captures
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -84,7 +85,7 @@ _NONE = -(1 << 62)
 _APART = -3
 """The slot of a four-tuple whose packets were another leg's until now."""
 
-OK, NEED_FLOWS, NEED_SLOTS, NEED_QUEUE, NEED_ENDS, NEED_PAST, NEED_WOKEN, NEED_LEGS = range(8)
+OK, NEED_FLOWS, NEED_SLOTS, NEED_QUEUE, NEED_ENDS, NEED_PAST, NEED_WOKEN, NEED_LEGS, NEED_ADVERTISED = range(9)
 
 _FULL = {
     NEED_FLOWS: ("flows", "keys"),
@@ -381,6 +382,9 @@ def assign(
                 slot = np.int64(PARKED)
             else:
                 what, other, sender, asks = legs.other_leg(tables, f, packets, i, True, opens, flag & ACK != 0)
+                if what == legs.TWIN and state[ft.S_ADVERTISED] == 0:
+                    state[ft.S_CLOCK] = clock
+                    return NEED_ADVERTISED, i, ends_used
                 if what == legs.NONE:
                     slot = _wake(tables, f, i)
                 else:
@@ -426,6 +430,12 @@ def assign(
                 out_slot[i] = -1
                 out_side[i] = side
                 continue
+            what, other, sender, asks = legs.other_leg(tables, f, packets, i, False, opens, flag & ACK != 0)
+            if what != legs.NONE and replaces and flow[other, ft.FLOW_SLOT] == slot:
+                what = np.int64(legs.NONE)
+            if what == legs.TWIN and state[ft.S_ADVERTISED] == 0:
+                state[ft.S_CLOCK] = clock
+                return NEED_ADVERTISED, i, ends_used
             if f < 0:
                 if state[ft.S_PAST] > state[ft.S_REMEMBERED]:
                     _forget(tables, clock)
@@ -469,7 +479,6 @@ def assign(
                 out_side[i] = side
                 continue
             flow[f, ft.FLOW_SLOT] = -1
-            what, other, sender, asks = legs.other_leg(tables, f, packets, i, False, opens, flag & ACK != 0)
             if what == legs.NONE:
                 slot = _occupy(tables, f)
                 legs.begin(flow, f, time_ns[i])
@@ -537,9 +546,19 @@ class Flows:
     """The state of connection tracking over a capture point. Not safe to share between threads. `remembered`: how many
     four-tuples without an open connection are kept however old they are; `alone`: packets of others are not there
     (OTHERS), and connections are numbered so that they are in the same order for who sees all; `most_legs`: of a
-    connection, 0: each four-tuple is one of its own."""
+    connection, 0: each four-tuple is one of its own; `advertised`: who knows the (address, port) that servers of this
+    capture name as theirs, asked once, where a connection has legs."""
 
-    def __init__(self, remembered: int = REMEMBERED, alone: bool = False, most_legs: int = legs.MOST_LEGS) -> None:
+    _advertised: Callable[[], Iterable[tuple[int, int]]] | None = None
+
+    def __init__(
+        self,
+        remembered: int = REMEMBERED,
+        alone: bool = False,
+        most_legs: int = legs.MOST_LEGS,
+        advertised: Callable[[], Iterable[tuple[int, int]]] | None = None,
+    ) -> None:
+        self._advertised = advertised
         self._packets = 0 if alone else _NONE
         state = np.zeros(ft.S_COLUMNS, np.int64)
         state[ft.S_CLOCK] = _NONE
@@ -556,6 +575,7 @@ class Flows:
             legs=np.zeros((1 << 6, ft.LEG_COLUMNS), np.int64),
             leg_ends=np.zeros((1 << 6, 5), np.uint64),
             begun=np.zeros((legs.BEGUN, ft.B_COLUMNS), np.int64),
+            advertised=np.zeros((0, 3), np.uint64),
             free=np.zeros(1 << 10, np.int64),
             queue=np.zeros((1 << 10, 2), np.int64),
             past=np.zeros((1 << 10, 2), np.int64),
@@ -592,6 +612,12 @@ class Flows:
 
     def _grow(self, status: int) -> None:
         if status == NEED_PAST and self._forget_reused():
+            return
+        if status == NEED_ADVERTISED:
+            ends = [] if self._advertised is None else sorted(self._advertised())
+            rows = [(address >> 64, address & 0xFFFFFFFFFFFFFFFF, port) for address, port in ends]
+            self.tables = self.tables._replace(advertised=np.array(rows, np.uint64).reshape(-1, 3))
+            self.tables.state[ft.S_ADVERTISED] = 1
             return
         before = self.tables
         self.tables = grown(before, status, _FULL)

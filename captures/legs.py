@@ -12,7 +12,8 @@ Rules
 - Who redirects a connection (a sidecar's proxy) rewrites one way of it only: of two four-tuples of one client's port
   one has all requests, the other all answers, and each acknowledges what the other says.
 - One leg names the connection: the nearest to the client, whose SYN or first request was captured first, or whose
-  address answers come from. Its packets count; those of other legs are copies, but where its own are missing.
+  address answers come from; of two on one interface the one whose server's address is `advertised`. Its packets count;
+  those of other legs are copies, but where its own are missing.
 - All of it depends on packets and their order alone. The name is decided before anything but a handshake, or what
   `kwire.captures.streams` still holds of a connection without SYN, was seen; after that it stays.
 """
@@ -135,6 +136,7 @@ def remember_beginning(
     opener = conn[slot, ft.CONN_OPENER]
     asks = opener == sender if opener >= 0 else packets.src_port[i] > packets.dst_port[i]
     numbers = packets.seq[i] | packets.ack[i] << 32
+    conn[slot, ft.CONN_INTERFACE] = packets.interface[i]
     if answers:
         _put(tables, key_of(HANDSHAKE, numbers, 0), f, packets, i, sender, own, False)
     elif packets.payload_length[i] > 0:
@@ -274,6 +276,18 @@ def _new_row(tables: FlowTables, slot: Int) -> Int:
 
 
 @inline
+def _is_advertised(advertised: Array, ends: Array, row: Int, second: Flag) -> Flag:
+    """Whether one of a four-tuple's ends, the `second` or the first, is among the advertised ones."""
+    hi = ends[row, 2] if second else ends[row, 0]
+    lo = ends[row, 3] if second else ends[row, 1]
+    port = ends[row, 4] & np.uint64(0xFFFF) if second else ends[row, 4] >> np.uint64(16)
+    for k in range(len(advertised)):
+        if advertised[k, 1] == lo and advertised[k, 2] == port and advertised[k, 0] == hi:
+            return True
+    return False
+
+
+@inline
 def begin(flow: Table, f: Int, time_ns: Int) -> None:
     """A four-tuple begins without a SYN, or with more than that."""
     flow[f, ft.FLOW_SYN_NS] = time_ns
@@ -316,6 +330,11 @@ def join(
         nearer = earlier or not has_syn
     elif what == TWIN and conn[slot, ft.CONN_OPENER] >= 0:
         nearer = False
+    if what == TWIN and conn[slot, ft.CONN_INTERFACE] == packets.interface[i]:
+        known = _is_advertised(tables.advertised, tables.named, slot, (sender == 1) != asks)
+        new = _is_advertised(tables.advertised, tables.keys, f, (own == 1) != asks)
+        if known != new:
+            nearer = new
     nearer = nearer and _may_rename(conn, slot)
     if parked:
         row = state[ft.S_WOKEN]

@@ -36,6 +36,12 @@ def ip_text(address: int) -> str:
     return str(ipaddress.IPv6Address(address))
 
 
+def address_of(text: str) -> int:
+    """The inverse of `ip_text`; raises ValueError if it is a name."""
+    address = ipaddress.ip_address(text)
+    return int(address) | 0xFFFF << 32 if address.version == 4 else int(address)
+
+
 def end_point(ip: str, port: int) -> str:
     """`ip:port`, IPv6 in brackets (RFC 5952)."""
     return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -74,12 +75,17 @@ def under(
     return sorted(out, key=lambda segment: segment.time_ns)
 
 
-def names(segments: Sequence[Segment], batches: Sequence[int] = ()) -> list[tuple[Ends, list[Ends], int]]:
+def names(
+    segments: Sequence[Segment], batches: Sequence[int] = (), advertised: Sequence[End] = (), interface: int = 0
+) -> list[tuple[Ends, list[Ends], int]]:
     """Of each open connection: addresses and ports of its name, of its other legs, and its number."""
     every = timed(segments)
-    flows = Flows()
+    flows = Flows(advertised=lambda: map(number, advertised))
     for begin, end in pairwise([0, *sorted(batches), len(every)]):
-        flows.assign(packets_of(every[begin:end], begin + 1))
+        packets = packets_of(every[begin:end], begin + 1)
+        inner = [INSIDE in segment.flow for segment in every[begin:end]]
+        packets.columns.interface[:] = np.where(inner, interface, 0)
+        flows.assign(packets)
     out = []
     for slot in flows.open_slots().tolist():
         left, right, reuse, _ = flows.end_points(slot)
@@ -145,6 +151,18 @@ def test_legs_of_a_connection_that_began_before_the_capture(cut: int) -> None:
 def test_midway_the_leg_of_the_first_request_names_the_connection() -> None:
     assert names(under(TALK[3:7]))[0][0] == {number(CLIENT), number(OUTSIDE)}
     assert names(under(TALK[4:7]))[0][0] == {number(CLIENT), number(OUTSIDE)}, "it ends at the client last"
+
+
+@pytest.mark.parametrize("packets", [TALK, TALK[3:7], TALK[4:7]])
+def test_of_two_legs_on_one_interface_the_advertised_one_names_the_connection(packets: Sequence[Segment]) -> None:
+    both = under(packets)
+    outer, inner = {number(CLIENT), number(OUTSIDE)}, {number(CLIENT), number(INSIDE)}
+    assert names(both, advertised=[INSIDE])[0][:2] == (inner, [outer])
+    assert names(both, advertised=[OUTSIDE])[0][:2] == (outer, [inner])
+    assert names(both, advertised=[INSIDE, OUTSIDE])[0][:2] == (outer, [inner])
+    assert names(both, advertised=[INSIDE], interface=1)[0][:2] == (outer, [inner])
+    for batches in ([1], [2], range(1, len(both))):
+        assert names(both, list(batches), [INSIDE])[0][:2] == (inner, [outer])
 
 
 def test_the_copies_of_a_leg_are_copies_too() -> None:

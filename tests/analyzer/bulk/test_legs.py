@@ -118,6 +118,16 @@ def test_midway_too(tmp_path: Path) -> None:
     assert twice.connection["other_addresses"] == ["172.17.0.2:9092"]
 
 
+@pytest.mark.parametrize("window_bytes", [200, 1 << 20])
+def test_metadata_says_which_of_two_legs_on_one_interface_is_the_broker(window_bytes: int, tmp_path: Path) -> None:
+    """Also of requests before it, and in windows that end before it."""
+    own = converse([*turns([1]), asking(metadata(2)), answering(metadata_answer(2, host="172.17.0.2")), *turns([3])])
+    result = read(tmp_path, interleaved(own, as_leg(own, CLIENT, INSIDE)), window_bytes=window_bytes)
+    assert set(result.column("broker_ip")) == {"172.17.0.2"}
+    assert len(result.exchanges) == 3
+    assert result.connection["other_addresses"] == ["10.0.0.2:9092"]
+
+
 def test_a_redirect_is_answered(tmp_path: Path) -> None:
     own = converse(conversation())
     result = read(tmp_path, redirected(own))
