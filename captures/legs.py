@@ -185,7 +185,7 @@ def _has_room(tables: FlowTables, slot: Int) -> Flag:
 def other_leg(
     tables: FlowTables, f: Int, packets: PacketColumns, i: Int, parked: Flag, opens: Flag, acks: Flag
 ) -> tuple[Int, Int, Int, Flag]:
-    """What packet i of four-tuple f, which has no connection yet, shows: (NONE, TWIN or HALF; the other four-tuple, the
+    """Tell by packet i of four-tuple f, which has no connection yet, whether it is a leg: (NONE, TWIN or HALF; the other four-tuple, the
     sender's side of its connection, whether the sender is the client). `parked`: a SYN of f came before; `opens`,
     `acks`: it has these flags."""
     begun, flow, conn = tables.begun, tables.flows, tables.connections
@@ -222,13 +222,13 @@ def other_leg(
         return np.int64(NONE), nothing, nothing, asks
     other = begun[row, ft.B_FLOW]
     slot = flow[other, ft.FLOW_SLOT]
-    said, acknowledged = begun[row, ft.B_NUMBERS] & 0xFFFFFFFF, begun[row, ft.B_NUMBERS] >> 32 & 0xFFFFFFFF
+    reached, acknowledged = begun[row, ft.B_NUMBERS] & 0xFFFFFFFF, begun[row, ft.B_NUMBERS] >> 32 & 0xFFFFFFFF
     if slot == ft.PARKED:  # its SYN, and here the answer to that
-        if opens and (said + 1) & 0xFFFFFFFF == ack:
+        if opens and (reached + 1) & 0xFFFFFFFF == ack:
             return np.int64(HALF), other, (begun[row, ft.B_SIDES] >> 1 & 1) ^ 1, asks
     elif _has_room(tables, slot):
         sender = (begun[row, ft.B_SIDES] & _SENDER) ^ 1
-        if conn[slot, ft.CONN_SEQ_0 + sender] < 0 and _near(seq, acknowledged) and _near(ack, said):
+        if conn[slot, ft.CONN_SEQ_0 + sender] < 0 and _near(seq, acknowledged) and _near(ack, reached):
             return np.int64(HALF), other, sender, asks
     return np.int64(NONE), nothing, nothing, asks
 
