@@ -185,9 +185,10 @@ def _has_room(tables: FlowTables, slot: Int) -> Flag:
 def other_leg(
     tables: FlowTables, f: Int, packets: PacketColumns, i: Int, parked: Flag, opens: Flag, acks: Flag
 ) -> tuple[Int, Int, Int, Flag]:
-    """Tell by packet i of four-tuple f, which has no connection yet, whether it is a leg: (NONE, TWIN or HALF; the other four-tuple, the
-    sender's side of its connection, whether the sender is the client). `parked`: a SYN of f came before; `opens`,
-    `acks`: it has these flags."""
+    """Tell by packet i of four-tuple f, which has no connection yet, whether it is a leg.
+
+    parked: a SYN of f came before; opens, acks: the packet has these flags. Returns (NONE, TWIN or HALF; the other
+    four-tuple, the sender's side of its connection, whether the sender is the client)."""
     begun, flow, conn = tables.begun, tables.flows, tables.connections
     seq, ack, length = packets.seq[i], packets.ack[i], packets.payload_length[i]
     asks = False if opens else (parked or packets.src_port[i] > packets.dst_port[i])

@@ -307,8 +307,9 @@ def _repeats(capture: CaptureFrame, written: Batches) -> list[_Repeat]:
 
 
 def _sent(capture: CaptureFrame, written: Batches, rows: list[int]) -> list[int]:
-    """Those of some batches that their client sent: without the request of a proxy that handed on one that it was
-    asked. Such a request lies within the other's time, on another connection, with its correlation id."""
+    """Return the batches, of some, that their client sent: without those that a proxy handed on.
+
+    A proxy's request lies within the other's time, on another connection, with its correlation id."""
     correlation_id, exchanges = capture.column("correlation_id"), capture.exchanges
     sent: list[int] = []
     for row in rows:

@@ -58,7 +58,7 @@ Ends = set[tuple[int, int]]
 
 
 def moved(segment: Segment, client: End = CLIENT, broker: End = BROKER, delay_ns: int = 0) -> Segment:
-    """The same packet under other addresses, later."""
+    """Show a packet under other addresses, later."""
     ends = {CLIENT: client, BROKER: broker}
     target = ends[segment.target]
     return replace(segment, source=ends[segment.source], target=target, time_ns=segment.time_ns + delay_ns)
@@ -93,8 +93,8 @@ def names(
     return out
 
 
-def said(followed: Followed) -> list[tuple[str, Event]]:
-    """What was handed on, whichever leg the connection has its sides from."""
+def handed_on(followed: Followed) -> list[tuple[str, Event]]:
+    """Return what was handed on, whichever leg the connection has its sides from."""
     roles = {"client": "broker", "broker": "client"} if followed.client_opened is False else {}
     return [(roles.get(who, who), what) for who, what in followed.events]
 
@@ -117,7 +117,7 @@ def number(end: End) -> tuple[int, int]:
 def test_another_leg_is_the_same_connection(client: End, broker: End) -> None:
     both = under(TALK, client, broker)
     once, twice = follow_one(TALK), follow_one(both)
-    assert said(twice) == said(once)
+    assert handed_on(twice) == handed_on(once)
     assert twice.rtt_ns == once.rtt_ns
     payload = sum(len(segment.payload) for segment in TALK)
     assert sum(side["duplicate_packets"] for side in twice.counters) == len(TALK)
@@ -171,7 +171,7 @@ def test_the_copies_of_a_leg_are_copies_too() -> None:
     inner = [replace(segment, time_ns=segment.time_ns + 1) for segment in both if INSIDE in segment.flow]
     every = sorted([*both, *inner], key=lambda segment: segment.time_ns)
     followed = follow_one(every)
-    assert said(followed) == said(follow_one(TALK))
+    assert handed_on(followed) == handed_on(follow_one(TALK))
     assert sum(side["duplicate_packets"] for side in followed.counters) == 2 * len(TALK)
 
 
@@ -180,7 +180,7 @@ def test_three_legs() -> None:
     third = [moved(segment, GATEWAY, ("10.1.1.1", 9092), 9 * US if segment.source == CLIENT else -9 * US)
              for segment in timed(TALK)]  # fmt: skip
     every = sorted([*under(TALK), *third], key=lambda segment: segment.time_ns)
-    assert said(follow_one(every)) == said(follow_one(TALK))
+    assert handed_on(follow_one(every)) == handed_on(follow_one(TALK))
     assert len(names(every)[0][1]) == 2
 
 
@@ -215,7 +215,7 @@ PROXY = ("127.0.0.1", 15_001)
 
 
 def redirected(segments: Sequence[Segment]) -> list[Segment]:
-    """What the client sends goes to the sidecar's port; what it is sent comes from the broker's address."""
+    """Requests go to the sidecar's port; answers come from the broker's address."""
     return [moved(segment, broker=PROXY) if segment.source == CLIENT else segment for segment in timed(segments)]
 
 
@@ -290,7 +290,7 @@ def test_a_four_tuple_that_was_a_leg_is_used_again() -> None:
         for segment in timed([moved(segment, GATEWAY, INSIDE) for segment in timed(other_numbers(TALK))])
     ]
     followed = follow([*under(TALK, GATEWAY, INSIDE), *again])
-    assert [one.sent("client") for one in followed] == [b"askmore", b"askmore"]
+    assert [connection.sent("client") for connection in followed] == [b"askmore", b"askmore"]
 
 
 def test_a_leg_that_begins_anew_leaves_the_connection_alone() -> None:

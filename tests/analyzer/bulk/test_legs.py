@@ -137,7 +137,7 @@ def test_a_redirect_is_answered(tmp_path: Path) -> None:
 
 
 def test_a_proxy_has_two_connections(tmp_path: Path) -> None:
-    """The same bytes, the same ports, other sequence numbers."""
+    """They have the same bytes and ports, and other sequence numbers."""
     own = converse(conversation())
     other = as_leg(converse(conversation(), client_isn=7_000_000, broker_isn=9_000_000), GATEWAY, INSIDE)
     result = read(tmp_path, interleaved(own, other))
