@@ -6,7 +6,7 @@ import bisect
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -306,6 +306,10 @@ def _repeats(capture: CaptureFrame, written: Batches) -> list[_Repeat]:
     return sorted(repeats, key=lambda repeat: int(capture.exchanges.request_time[written.owner[repeat.again]]))
 
 
+_HANDED_ON: Final = 8
+"""The last batches among which one is looked for that a proxy handed on: the two are milliseconds apart."""
+
+
 def _sent(capture: CaptureFrame, written: Batches, rows: list[int]) -> list[int]:
     """Return the batches, of some, that their client sent: without those that a proxy handed on.
 
@@ -314,7 +318,7 @@ def _sent(capture: CaptureFrame, written: Batches, rows: list[int]) -> list[int]
     sent: list[int] = []
     for row in rows:
         owner = int(written.owner[row])
-        for other in sent:
+        for other in sent[-_HANDED_ON:]:
             outer, inner = sorted((owner, int(written.owner[other])), key=lambda at: int(exchanges.request_time[at]))
             if (
                 exchanges.link[outer] != exchanges.link[inner]
