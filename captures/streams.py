@@ -35,7 +35,7 @@ from kwire.captures.copies import differs, duplicate, remember, same_packet
 from kwire.captures.delivery import blocked, declare, drain, emit, flush, mutual, nowhere, release, stuck
 from kwire.captures.flow_tables import WOKEN_COPY, WOKEN_LATER, WOKEN_NEARER, WOKEN_NO_WINDOW, WOKEN_SIDE
 from kwire.captures.flows import Assigned
-from kwire.captures.kernels import MACHINE_CODE, Flag, Int, Table, grown, inline, kernel, prefetch_all
+from kwire.captures.kernels import MACHINE_CODE, Flag, Int, Table, grown, inline, kernel, prefetch_all, shared
 from kwire.captures.out_of_order import WAITING_BYTES, WAITING_SEGMENTS, compact, displace, wait
 from kwire.captures.packets import Packets
 from kwire.captures.segment_sums import SUM_UNKNOWN, header_sum, payload_sum, sums_of
@@ -209,6 +209,15 @@ def _settle(tables: StreamTables, slot: Int, time_ns: Int, completed_by: Int) ->
             c[slot, t.C_BLOCKED_NS] = time_ns
             d[key, t.D_OLD_ACK] = d[key, t.D_MAX_ACK]
             d[key + 1, t.D_OLD_ACK] = d[key + 1, t.D_MAX_ACK]
+
+
+@shared
+def _settle_within(tables: StreamTables, slot: Int, time_ns: Int, completed_by: Int, limit: Int) -> None:
+    """`_settle`, and hand on all where more waits than the limit."""
+    _settle(tables, slot, time_ns, completed_by)
+    if tables.counters[t.V_LIVE] > limit:
+        flush(tables, slot, time_ns, completed_by)
+        tables.connections[slot, t.C_BLOCKED] = 0
 
 
 @inline
@@ -402,10 +411,7 @@ def advance(
                         np.int64(t.LEG),
                     )
                 if new > 0 and c[slot, t.C_HOLD] == 0:
-                    _settle(tables, slot, time_ns[i], completed_by)
-                    if v[t.V_LIVE] > limit:
-                        flush(tables, slot, time_ns[i], completed_by)
-                        c[slot, t.C_BLOCKED] = 0
+                    _settle_within(tables, slot, time_ns[i], completed_by, limit)
             i += 1
             continue
         copy = same_packet(tables.recent, d, key, numbers, shape, time_ns[i], mark)
@@ -525,10 +531,7 @@ def advance(
             if c[slot, t.C_HOLD] == 0 or flag & (flows.FIN | flows.RST) != 0:
                 release(tables, slot)
         if c[slot, t.C_HOLD] == 0:
-            _settle(tables, slot, time_ns[i], completed_by)
-            if v[t.V_LIVE] > limit:
-                flush(tables, slot, time_ns[i], completed_by)
-                c[slot, t.C_BLOCKED] = 0
+            _settle_within(tables, slot, time_ns[i], completed_by, limit)
         i += 1
     return OK, n, e
 
