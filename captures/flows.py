@@ -420,7 +420,7 @@ def assign(
             elif replaces and flow[f, ft.FLOW_SYN_SHAPE] & ft.LEG_JOINED != 0:  # the connection goes on without it
                 replaces = False
                 slot = np.int64(_APART)
-            elif replaces and _full_of_past(tables, slot):
+            elif replaces and conn[slot, CONN_LEGS] != 0 and _full_of_past(tables, slot):
                 state[ft.S_CLOCK] = clock
                 return NEED_PAST, i, ends_used
         if slot < 0 or replaces:
