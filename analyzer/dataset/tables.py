@@ -114,6 +114,14 @@ EXCHANGES = (
         ("response_packet", pa.int64(), "Number, from 1, of the packet in that file."),
         ("request_offset", pa.int64(), "Byte offset of that packet's record in the file; null if compressed or stdin."),
         ("response_offset", pa.int64(), "The same for the response."),
+        ("broker_low_us", pa.int64(),
+         "The least that the broker itself took: `broker_us`, or, where that cannot be told, what is left after the "
+         "longest wait that the request allows (`timeoutMs`, `maxWaitMs`)."),
+        ("broker_high_us", pa.int64(),
+         "The most that it may have taken: `broker_us`, or all of `total_us` but queue, muted and network."),
+        ("rack_id", pa.string(), "Fetch 11 and later: the rack that the reader says it is in; null: none."),
+        ("preferred_replica", pa.int32(),
+         "Fetch 11 and later: the first replica that the answer names to read from instead (KIP-392); null: none."),
     ),
 )
 # fmt: on
@@ -272,7 +280,9 @@ PARTITIONS = (
         ("leader_epoch", pa.int32(), "Leader epoch in the response, else in the request."),
         ("record_bytes", pa.int64(), "Size of the records field; null where there is none."),
         ("batch_count", pa.int64(), "Whole record batches, or outermost messages of the older formats, in it."),
-        ("record_count", pa.int64(), "Records that their headers say; null where only compressed content would say."),
+        ("record_count", pa.int64(),
+         "Records that their headers say, markers of transactions not among them; null where only compressed content "
+         "would say."),
         ("lag", pa.int64(), "Fetch: high watermark minus the offset after the data returned."),
         ("diverging_offset", pa.int64(),
          "Fetch 12 and later: end of the log for the epoch last read, where what was read beyond is not there "
