@@ -37,6 +37,7 @@ __all__ = [
     "TABLES",
     "TIME",
     "Column",
+    "described",
     "is_same_type",
     "schema",
 ]
@@ -479,6 +480,14 @@ RUN_TABLES = ("outcomes", "remaps", "audit")
 def schema(table: str) -> pa.Schema:
     """The Arrow schema of a table, plain types only."""
     return pa.schema([(column.name, column.type) for column in TABLES[table]])
+
+
+@functools.cache
+def described(table: str) -> pa.Schema:
+    """Its schema with each column's sentence as metadata, under `comment`, which is Spark's name for it."""
+    return pa.schema(
+        [pa.field(column.name, column.type, metadata={"comment": column.about}) for column in TABLES[table]]
+    )
 
 
 def is_same_type(stored: pa.DataType, contract: pa.DataType) -> bool:
