@@ -36,6 +36,12 @@ def ip_text(address: int) -> str:
     return str(ipaddress.IPv6Address(address))
 
 
+def address_of(text: str) -> int:
+    """The inverse of `ip_text`; raises ValueError if it is a name."""
+    address = ipaddress.ip_address(text)
+    return int(address) | 0xFFFF << 32 if address.version == 4 else int(address)
+
+
 def end_point(ip: str, port: int) -> str:
     """`ip:port`, IPv6 in brackets (RFC 5952)."""
     return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
@@ -267,7 +273,8 @@ class Window:
     connections  those that ended in it, in order
     topic_ids    int64[:, 3]: id and name, numbers of strings, in order of the messages that said so; the packet that
                  completed each of these
-    brokers      int64[:, 4]: node id, host (a string's number), port, rack (a string's number, or NULL)
+    brokers      int64[:, 6]: node id, host (a string's number), port, rack (a string's number, or NULL); the number of
+                 the connection that said so, and the packet that completed its message
     offers       int64[:, 4]: connection's number, API key, lowest and highest version offered
     leaders      int64[:, L_COLUMNS], in order; L_TOPIC and L_TOPIC_ID numbers of strings, L_ISR of a list
     sets         record sets, where those are kept
@@ -405,6 +412,10 @@ class EndPoints(Protocol):
         """The last of these, of many."""
         ...
 
+    def other_end_points(self, slot: int) -> list[tuple[Any, Any]]:
+        """Two (address, port) of each other leg of a connection."""
+        ...
+
 
 def _no_numbers() -> np.ndarray:
     return np.zeros(0, np.int64)
@@ -482,13 +493,16 @@ class ShardMerger:
         kind = facts[:, s.FACT_KIND]
         offers = facts[kind == s.FACT_API_VERSION][:, [s.FACT_SLOT, s.FACT_A, s.FACT_B, s.FACT_C]]
         offers[:, 0] = self.connections(offers[:, 0], np.full(len(offers), -1))
+        nodes = (s.FACT_A, s.FACT_B, s.FACT_C, s.FACT_D, s.FACT_SLOT, s.FACT_COMPLETED_BY)
+        brokers = facts[kind == s.FACT_BROKER][:, nodes]
+        brokers[:, 4] = self.connections(brokers[:, 4], np.full(len(brokers), -1))
         window = Window(
             names=self.names,
             every=exchanges,
             exchanges=exchanges,
             open=self._open(shards),
             topic_ids=facts[kind == s.FACT_TOPIC_ID][:, [s.FACT_A, s.FACT_B, s.FACT_COMPLETED_BY]],
-            brokers=facts[kind == s.FACT_BROKER][:, [s.FACT_A, s.FACT_B, s.FACT_C, s.FACT_D]],
+            brokers=brokers,
             offers=offers,
             leaders=self._leaders(shards),
             sets=tuple(self._sets(shards)),
@@ -621,6 +635,21 @@ class ShardMerger:
         client, broker = (b, a) if side == 1 else (a, b)
         return self.names.connection(client, broker, reuse, serial)
 
+    def _other_addresses(self, ended: Connections, numbers: np.ndarray) -> np.ndarray:
+        """Numbers of strings: the addresses of other legs of these connections, with a blank between; NULL: none. Of
+        each leg the client's comes first."""
+        addresses = np.full(len(ended), s.NULL, np.int64)
+        strings = self.names.strings
+        for row, (slot, side) in enumerate(zip(ended.number.tolist(), ended["client_side"].tolist(), strict=True)):
+            others = self._flows.other_end_points(slot)
+            if others:
+                client, client_port, broker, broker_port = self.names.ends[int(numbers[row])]
+                own = {end_point(strings[client], client_port), end_point(strings[broker], broker_port)}
+                legs = [leg[::-1] if side == 1 else leg for leg in others]
+                ends = dict.fromkeys(end_point(ip_text(address), port) for leg in legs for address, port in leg)
+                addresses[row] = self.names.string(" ".join(end for end in ends if end not in own))
+        return addresses
+
     def _ended(self, shards: Sequence[ShardResult]) -> Connections:
         """Return the connections that ended, in order; their slots may be given to others."""
         parts = []
@@ -633,6 +662,7 @@ class ShardMerger:
             if ended.texts:
                 texts = np.array([self.names.string(text) for text in ended.texts], np.int64)
                 strings |= {name: through(texts, those[name]) for name in TEXTS}
+            strings["other_addresses"] = self._other_addresses(those, numbers)
             parts.append(Connections(numbers, those.completed_by, {**those.columns, **strings}))
             self._slots[those.number] = -1
             self.names.over(numbers.tolist())
@@ -647,12 +677,12 @@ class ShardMerger:
 
 
 def _without_repeats(facts: np.ndarray) -> np.ndarray:
-    """Facts of one window, each once: what Metadata says of topics and brokers it says again and again. Offered API
-    versions stay: `Offers` knows what a connection was offered in earlier windows too."""
+    """Facts of one window, each once (of brokers once a connection): what Metadata says of topics and brokers it says
+    again and again. Offered API versions stay: `Offers` knows what a connection was offered in earlier windows too."""
     if len(facts) < 2:
         return facts
     content = facts[:, : s.FACT_COMPLETED_BY].copy()
-    content[:, s.FACT_SLOT] = 0
+    content[facts[:, s.FACT_KIND] != s.FACT_BROKER, s.FACT_SLOT] = 0
     _, first = np.unique(content, axis=0, return_index=True)
     fresh: np.ndarray = facts[:, s.FACT_KIND] == s.FACT_API_VERSION
     fresh[first] = True

@@ -48,6 +48,11 @@ CLIENTS = (
         ("first_time", TIME, "First byte of its first request."),
         ("last_time", TIME, "Last byte of its last exchange."),
         ("refused_principal", pa.string(), "The name whose login by SASL was refused; null where several were."),
+        (
+            "refused_status",
+            pa.string(),
+            "What the last challenge said that refused its login by OAUTHBEARER, as `invalid_token` (RFC 7628).",
+        ),
     ),
 )
 

@@ -179,6 +179,7 @@ BATCHES = (
         ("crc_ok", pa.bool_(), "The checksum is right; null where bytes are missing."),
         ("partial", pa.bool_(), "Cut off: at the end of a fetch, or (then `reason` says so) by the capture."),
         ("reason", pa.string(), "What is wrong, or why records are missing from the table `records`."),
+        ("crc", pa.int64(), "The checksum that it says: two batches of another checksum hold other records."),
     ),
 )
 # fmt: on
@@ -204,6 +205,7 @@ RECORDS = (
 )
 # fmt: on
 
+ADDRESSES = pa.list_(pa.string())
 # fmt: off
 CONNECTIONS = (
     *KEY,
@@ -250,6 +252,9 @@ CONNECTIONS = (
         ("decrypted", pa.bool_(), "Keys opened it: `opaque_encrypted_bytes` is what TLS itself takes."),
         ("proxied_from", pa.string(), "Client's `ip:port`, as a PROXY header before Kafka says it; null: not said."),
         ("proxied_to", pa.string(), "Where it was meant to go, as a PROXY header, SOCKS5 or HTTP CONNECT says it."),
+        ("other_addresses", ADDRESSES,
+         "Addresses (`ip:port`) under which the same connection was captured too (a NAT, a redirect); copies are "
+         "`duplicates`. Null: none."),
         ("capture_point", pa.string(),
          "Where it was captured, as the handshake's two halves say: `client`, `broker`, `between`, `unknown`."),
         ("requests", pa.int64(), "Request frames."),

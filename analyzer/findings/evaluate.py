@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from kwire.analyzer.dataset import tables
 from kwire.analyzer.findings import (  # noqa: F401  (each registers its rules)
+    advertised,
     assignments,
     capture_quality,
     cluster,
@@ -31,6 +32,7 @@ from kwire.analyzer.findings import (  # noqa: F401  (each registers its rules)
     replication,
     root_causes,
     security,
+    sequences,
     share_groups,
     skew,
     static_members,
