@@ -147,8 +147,8 @@ def first(installed: Path, libraries: Path, tmp_path: Path) -> Callable[..., lis
     """The lines that a program prints which is the first ever to use kwire on this machine: no cache, no home."""
 
     def run(code: str, folder: Path = installed, numba: bool = False) -> list[str]:
-        ours = ("KWIRE_", "XDG_", "NUMBA_")
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+        switches = ("KWIRE_", "XDG_", "NUMBA_")
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(switches)}
         behind = Path(np.__file__).parent.parent if numba else libraries
         environment = {**inherited, "PYTHONPATH": paths(folder, behind), "HOME": str(tmp_path / "home")}
         command = [sys.executable, "-S", "-c", code]
