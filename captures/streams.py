@@ -29,6 +29,16 @@ import numpy as np
 
 from captures import flows
 from captures import stream_tables as t
+from captures.acknowledgements import (
+    BEFORE_NS,
+    DELAYED_NS,
+    LEAST_OPTIONS,
+    held_beyond,
+    repeat,
+    take_blocks,
+    unwrap,
+    was_released,
+)
 from captures.copies import differs, duplicate, remember, same_packet
 from captures.delivery import blocked, declare, drain, emit, flush, mutual, nowhere, release, stuck
 from captures.flow_tables import WOKEN_NO_WINDOW, WOKEN_SIDE
@@ -73,15 +83,6 @@ FULL = {
 
 
 @inline
-def unwrap(reference: Int, raw: Int) -> Int:
-    """The 64-bit number nearest to `reference` whose low 32 bits are `raw`."""
-    delta = (raw - reference) & 0xFFFFFFFF
-    if delta >= 0x80000000:
-        delta -= 0x100000000
-    return reference + delta
-
-
-@inline
 def _start(tables: StreamTables, slot: Int, time_ns: Int) -> None:
     """A new connection in this slot."""
     c, d = tables.connections, tables.directions
@@ -104,6 +105,30 @@ def _start(tables: StreamTables, slot: Int, time_ns: Int) -> None:
         d[key, t.D_MAX_ACK] = -1
         d[key, t.D_OLD_ACK] = -1
         d[key, t.D_HIGH] = -1
+        d[key, t.D_AGAIN_AT] = -1
+
+
+@inline
+def _pass(c: Table, slot: Int, time_ns: Int) -> None:
+    """Note the time of a packet, and the silence before it if that was the longest."""
+    silence = time_ns - c[slot, t.C_LAST_NS]
+    if silence > c[slot, t.C_SILENCE_NS]:
+        c[slot, t.C_SILENCE_NS] = silence
+        c[slot, t.C_SILENCE_END_NS] = time_ns
+    c[slot, t.C_LAST_NS] = time_ns
+
+
+@inline
+def _close(c: Table, d: Table, slot: Int, side: Int, time_ns: Int) -> None:
+    """Note who closed first, and whose payload came last before that."""
+    if c[slot, t.C_CLOSER] != 0:
+        return
+    c[slot, t.C_CLOSER] = 1 + side
+    for key in range(2 * slot, 2 * slot + 2):
+        later = c[slot, t.C_CLOSED_AFTER] == 0 or d[key, t.D_HIGH_NS] >= d[2 * slot, t.D_HIGH_NS]
+        if d[key, t.D_HIGH] >= 0 and later:
+            c[slot, t.C_CLOSED_AFTER] = 1 + (key & 1)
+            c[slot, t.C_CLOSED_AFTER_NS] = time_ns - d[key, t.D_HIGH_NS]
 
 
 @inline
@@ -303,9 +328,10 @@ def advance(
                 # The ordinary case: next in its stream, and nothing of the other side missing.
                 remember(tables.recent, d, key, numbers, shape, time_ns[i], mark, total)
                 d[key, t.D_PACKETS] += 1
-                c[slot, t.C_LAST_NS] = time_ns[i]
+                _pass(c, slot, time_ns[i])
                 if acked > d[other, t.D_MAX_ACK]:
                     d[other, t.D_MAX_ACK] = acked
+                    d[other, t.D_ACK_NS] = time_ns[i]
                 if c[slot, t.C_RTT_NS] < 0 and c[slot, t.C_ANSWERED] != 0 and side == c[slot, t.C_SYN_SIDE]:
                     c[slot, t.C_RTT_NS] = max(np.int64(0), time_ns[i] - c[slot, t.C_SYN_NS])
                 if window[i] == 0:
@@ -313,6 +339,8 @@ def advance(
                 if length[i] > 0:
                     d[key, t.D_CAPTURED] += captured[i]
                     stop = here + length[i]
+                    if time_ns[i] - d[key, t.D_HIGH_NS] >= DELAYED_NS:
+                        d[key, t.D_DELAYED] += was_released(d, key, here, time_ns[i], c[slot, t.C_RTT_NS])
                     d[key, t.D_NEXT] = stop
                     d[key, t.D_HIGH] = stop
                     d[key, t.D_HIGH_NS] = time_ns[i]
@@ -340,7 +368,7 @@ def advance(
         remember(tables.recent, d, key, numbers, shape, time_ns[i], mark, total)
         d[key, t.D_PACKETS] += 1
         d[key, t.D_CAPTURED] += captured[i]
-        c[slot, t.C_LAST_NS] = time_ns[i]
+        _pass(c, slot, time_ns[i])
         if window[i] == 0 and flag & flows.RST == 0 and not copy:
             d[key, t.D_ZERO_WINDOWS] += 1
         if d[key, t.D_REF] == 0:
@@ -354,7 +382,16 @@ def advance(
                 d[other, t.D_NEXT] = ack[i] + (np.int64(1) << 40)
             acked = unwrap(d[other, t.D_NEXT], ack[i])
             if flag & flows.RST == 0:
-                d[other, t.D_MAX_ACK] = max(d[other, t.D_MAX_ACK], acked)
+                if acked > d[other, t.D_MAX_ACK]:
+                    d[other, t.D_MAX_ACK] = acked
+                    d[other, t.D_ACK_NS] = time_ns[i]
+                options = packets.tcp_at[i] + 20
+                if flag & flows.SYN == 0 and payload_at[i] - options >= LEAST_OPTIONS:
+                    take_blocks(d, other, buffer, options, payload_at[i])
+                if c[slot, t.C_SYN_SIDE] < 0 and time_ns[i] - c[slot, t.C_FIRST_NS] <= BEFORE_NS:
+                    held = held_beyond(d, other)
+                    if held > d[other, t.D_HIGH]:
+                        d[other, t.D_BEFORE] = max(d[other, t.D_BEFORE], held)
         if flag & flows.SYN != 0:
             # Only before anything is handed on: framing looks here when the whole window has been worked off.
             if c[slot, t.C_SYN_SIDE] < 0 and (
@@ -403,6 +440,9 @@ def advance(
                 duplicate(d, key, here, start, captured_stop)
                 if conflicts and start == stop:
                     d[key, t.D_CONFLICTS] += 1
+            if not copy and not keep_alive and here < d[key, t.D_HIGH]:
+                repeat(d, key, here, stop, time_ns[i])
+            in_order = d[key, t.D_HEAD] < 0
             if start < stop:
                 new = wait(
                     tables,
@@ -418,6 +458,8 @@ def advance(
                     headers,
                     doubt,
                 )
+            if in_order and d[key, t.D_HEAD] >= 0:
+                d[key, t.D_HOLE_NS] = time_ns[i]
             if copy:
                 pass
             elif new == 0:
@@ -432,6 +474,8 @@ def advance(
             if stop > d[key, t.D_HIGH]:
                 d[key, t.D_HIGH] = stop
                 d[key, t.D_HIGH_NS] = time_ns[i]
+        if flag & (flows.FIN | flows.RST) != 0 and not copy:
+            _close(c, d, slot, side, time_ns[i])
         if flag & flows.FIN != 0 and d[key, t.D_FIN] < 0:
             d[key, t.D_FIN] = stop
         if flag & flows.RST != 0 and d[key, t.D_DONE] == 0 and d[key, t.D_RST] < 0:

@@ -63,6 +63,14 @@ class Login:
         return LoginResult(name, error == 0 and not challenged)
 
 
+def session_lifetime(exchange: Exchange) -> int:
+    """How long the session that an answer grants lasts (KIP-368), ms; 0: it has no end, or none is granted."""
+    if exchange.api_key != apis.SASL_AUTHENTICATE or exchange.error_code != 0:
+        return 0
+    answer = exchange.response
+    return int(answer.get("sessionLifetimeMs", 0)) if answer is not None else 0
+
+
 def _token(exchange: Exchange, side: str) -> bytes | None:
     """The `authBytes` of a message; None where it is not whole."""
     message = exchange.request_message if side == "request" else exchange.response_message

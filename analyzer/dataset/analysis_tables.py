@@ -48,6 +48,11 @@ CLIENTS = (
         ("first_time", TIME, "First byte of its first request."),
         ("last_time", TIME, "Last byte of its last exchange."),
         ("refused_principal", pa.string(), "The name whose login by SASL was refused; null where several were."),
+        (
+            "session_lifetime_ms",
+            pa.int64(),
+            "The shortest session that brokers granted it (SaslAuthenticate); null: without an end.",
+        ),
     ),
 )
 

@@ -26,10 +26,13 @@ from analyzer.findings import (  # noqa: F401  (each registers its rules)
     produce,
     root_causes,
     security,
+    sending,
+    sessions,
     share_groups,
     static_members,
     tls,
     transactions,
+    undelivered,
     versions,
 )
 from analyzer.findings.capture import CaptureFrame
