@@ -13,24 +13,24 @@ TYPE_CHECKING = False  # not from `typing`: until `start` runs, an interrupt wou
 if TYPE_CHECKING:
     from typing import Any
 
-    from analyzer.api import Exchange, analyze, exchanges
-    from analyzer.common.version import __version__
-    from analyzer.dataset.dataset import Dataset, StoredDataset
+    from kwire.analyzer.api import Exchange, analyze, exchanges
+    from kwire.analyzer.common.version import __version__
+    from kwire.analyzer.dataset.dataset import Dataset, StoredDataset
 
 __all__ = ["Dataset", "Exchange", "StoredDataset", "__version__", "analyze", "exchanges", "open_dataset"]
 
 
 def __getattr__(name: str) -> Any:
     if name in ("analyze", "exchanges", "Exchange"):
-        from analyzer import api
+        from kwire.analyzer import api
 
         return getattr(api, name)
     if name in ("Dataset", "StoredDataset", "open_dataset"):
-        from analyzer.dataset import dataset
+        from kwire.analyzer.dataset import dataset
 
         return getattr(dataset, name)
     if name == "__version__":
-        from analyzer.common import version
+        from kwire.analyzer.common import version
 
         return version.__version__
     raise AttributeError(f"module 'analyzer' has no attribute {name!r}")
@@ -41,4 +41,4 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
-    from analyzer.dataset.dataset import open_dataset
+    from kwire.analyzer.dataset.dataset import open_dataset

@@ -20,23 +20,23 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from analyzer.analysis.cluster_metadata import TopicIds
-from analyzer.analysis.connections import EndedConnections, unrecognised_lines
-from analyzer.analysis.latency import Latency
-from analyzer.bulk import exchange_tables
-from analyzer.bulk.column_names import COLUMNS
-from analyzer.bulk.engine import Engine
-from analyzer.bulk.rows import Exchanges, Message, Window
-from analyzer.common.times import moment
-from analyzer.dataset import tables
-from analyzer.dataset.dataset import Dataset, Writer, concatenated
-from analyzer.dataset.parquet_files import LazyTable, as_table
-from analyzer.frame import cells
-from analyzer.frame.arrow import distinct, plain
-from analyzer.messages.exchange import Exchange
-from analyzer.messages.raw_messages import Messages
-from analyzer.pipeline.drive import Sink, drive
-from analyzer.pipeline.points import (
+from kwire.analyzer.analysis.cluster_metadata import TopicIds
+from kwire.analyzer.analysis.connections import EndedConnections, unrecognised_lines
+from kwire.analyzer.analysis.latency import Latency
+from kwire.analyzer.bulk import exchange_tables
+from kwire.analyzer.bulk.column_names import COLUMNS
+from kwire.analyzer.bulk.engine import Engine
+from kwire.analyzer.bulk.rows import Exchanges, Message, Window
+from kwire.analyzer.common.times import moment
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.dataset.dataset import Dataset, Writer, concatenated
+from kwire.analyzer.dataset.parquet_files import LazyTable, as_table
+from kwire.analyzer.frame import cells
+from kwire.analyzer.frame.arrow import distinct, plain
+from kwire.analyzer.messages.exchange import Exchange
+from kwire.analyzer.messages.raw_messages import Messages
+from kwire.analyzer.pipeline.drive import Sink, drive
+from kwire.analyzer.pipeline.points import (
     BATCHES,
     WITHOUT,
     AnalysisOptions,
@@ -51,17 +51,17 @@ from analyzer.pipeline.points import (
     read_point_later,
     size_of,
 )
-from analyzer.pipeline.read_options import ReadOptions
-from analyzer.pipeline.selection import chosen
-from analyzer.protocol.embedded import Groups
-from analyzer.records.log_names import LogPoint
-from analyzer.records.log_reader import log_points
-from captures.files import CapturePoint, capture_points
-from captures.kernels import NULL
+from kwire.analyzer.pipeline.read_options import ReadOptions
+from kwire.analyzer.pipeline.selection import chosen
+from kwire.analyzer.protocol.embedded import Groups
+from kwire.analyzer.records.log_names import LogPoint
+from kwire.analyzer.records.log_reader import log_points
+from kwire.captures.files import CapturePoint, capture_points
+from kwire.captures.kernels import NULL
 
 if TYPE_CHECKING:
-    from analyzer.frame.parquet import RowGroups
-    from analyzer.frame.pending import PendingTables
+    from kwire.analyzer.frame.parquet import RowGroups
+    from kwire.analyzer.frame.pending import PendingTables
 
 Captures = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -177,8 +177,8 @@ def decode(
 
 def _pending_tables() -> PendingTables:
     """Keep the columns that rules read, so that they do not read back what is being written."""
-    from analyzer.findings.capture import CACHED
-    from analyzer.frame.pending import PendingTables
+    from kwire.analyzer.findings.capture import CACHED
+    from kwire.analyzer.frame.pending import PendingTables
 
     return PendingTables(CACHED)
 
@@ -194,7 +194,7 @@ def _early_findings(result: Dataset, pending: PendingTables, writer: Writer) -> 
 
 def _load_rules() -> None:
     """Import what `judged` needs."""
-    from analyzer.findings import evaluate  # noqa: F401  (the module is what is wanted)
+    from kwire.analyzer.findings import evaluate  # noqa: F401  (the module is what is wanted)
 
 
 def findings_of(result: Dataset, parts: Mapping[str, pa.Table | Sequence[Path]]) -> pa.Table:
@@ -202,7 +202,7 @@ def findings_of(result: Dataset, parts: Mapping[str, pa.Table | Sequence[Path]])
     The summary tells of them."""
 
     def source(listed: Sequence[Mapping[str, Any]]) -> RowGroups:
-        from analyzer.frame.parquet import RowGroups
+        from kwire.analyzer.frame.parquet import RowGroups
 
         return RowGroups(parts, result.captures, listed)
 
@@ -213,7 +213,7 @@ def _findings(result: Dataset, source: Callable[[Sequence[Mapping[str, Any]]], R
     """`source`: where rules read, given the connections without Kafka."""
     if not any(entry.get("meaning") for entry in result.captures):
         return tables.empty("findings")
-    from analyzer.findings import evaluate
+    from kwire.analyzer.findings import evaluate
 
     findings = evaluate.stored(source(result.unrecognised.get("listed", ())))
     result.summary["findings"] = evaluate.summary(findings)

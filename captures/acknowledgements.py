@@ -11,9 +11,9 @@ from typing import Final
 
 import numpy as np
 
-from captures import stream_tables as t
-from captures.kernels import Bytes, Int, Table, inline, shared
-from captures.links import net32
+from kwire.captures import stream_tables as t
+from kwire.captures.kernels import Bytes, Int, Table, inline, shared
+from kwire.captures.links import net32
 
 DELAYED_NS: Final = 20_000_000
 """An acknowledgement that comes later than this was delayed: Linux waits 40 ms, Windows and others up to 200 ms."""

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from captures import flow_tables as ft
-from captures.flows import Flows
+from kwire.captures import flow_tables as ft
+from kwire.captures.flows import Flows
 
 WAITED_NS = 3_000_000_000
 """A SYN that has no answer for so long will hardly get one: TCP sends it again after 1 and 3 s, and a path that is

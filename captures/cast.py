@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from captures.kernels import NULL, Array, Int, Table, kernel
+from kwire.captures.kernels import NULL, Array, Int, Table, kernel
 
 ABSENT, LEAST, GREATEST = range(3)
 """What is known of a column: how many numbers are absent, and the least and the greatest of the others."""

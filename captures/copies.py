@@ -11,8 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from captures import stream_tables as t
-from captures.kernels import Flag, Int, Table, inline
+from kwire.captures import stream_tables as t
+from kwire.captures.kernels import Flag, Int, Table, inline
 
 COPY_NS = 100_000_000
 """Capture time within which a packet with the same IPv4 identification is a copy. Copies are taken microseconds apart,

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from captures import stream_tables as t
-from captures.copies import duplicate
-from captures.kernels import Flag, Int, Table, inline, shared
-from captures.out_of_order import WAITING_SEGMENTS, shorten
-from captures.stream_tables import Origin, StreamTables
+from kwire.captures import stream_tables as t
+from kwire.captures.copies import duplicate
+from kwire.captures.kernels import Flag, Int, Table, inline, shared
+from kwire.captures.out_of_order import WAITING_SEGMENTS, shorten
+from kwire.captures.stream_tables import Origin, StreamTables
 
 _FAR = 1 << 61
 

@@ -1,7 +1,7 @@
 """Capture files -> every captured packet with where its headers lie: for who writes a capture anew.
 
 In: a capture point. Out: `Dissected` batches, a row for each captured packet, whatever it is, in file order. Rules: the
-walk is that of `captures.packets`, with the same numbers for the same packets; but fragments are not put together, so
+walk is that of `kwire.captures.packets`, with the same numbers for the same packets; but fragments are not put together, so
 what lies in one is nothing but bytes. A packet block that contradicts itself gives no row; it is counted.
 """
 
@@ -13,15 +13,26 @@ from typing import BinaryIO, Final
 
 import numpy as np
 
-from captures.files import CapturePoint, layouts
-from captures.files.layouts import BAD, BLOCK, LINK, MORE, NUMBER, RECORD, SKIPPED, TIME, LayoutTables, next_record
-from captures.files.sources import Source
-from captures.kernels import Bytes, Int, Table, kernel
-from captures.links import FRAGMENT, TCP, enter_tunnel, find_ip, walk_ip
-from captures.windows import WINDOW_BYTES, Pool, Windows
+from kwire.captures.files import CapturePoint, layouts
+from kwire.captures.files.layouts import (
+    BAD,
+    BLOCK,
+    LINK,
+    MORE,
+    NUMBER,
+    RECORD,
+    SKIPPED,
+    TIME,
+    LayoutTables,
+    next_record,
+)
+from kwire.captures.files.sources import Source
+from kwire.captures.kernels import Bytes, Int, Table, kernel
+from kwire.captures.links import FRAGMENT, TCP, enter_tunnel, find_ip, walk_ip
+from kwire.captures.windows import WINDOW_BYTES, Pool, Windows
 
 LAYERS: Final = 5
-"""IP packets looked into, one inside the other (as `captures.packets` does)."""
+"""IP packets looked into, one inside the other (as `kwire.captures.packets` does)."""
 
 (
     AT,  # where the packet begins in the window's buffer
@@ -30,7 +41,7 @@ LAYERS: Final = 5
     INTERFACE,  # in its file
     TIME_NS,
     ORDINAL,  # its number in its file, from 1
-    KIND,  # TCP, another IP protocol, or why nothing is known (negative, `captures.links`)
+    KIND,  # TCP, another IP protocol, or why nothing is known (negative, `kwire.captures.links`)
     DEPTH,  # layers that were found
     FIRST_LAYER,
 ) = range(9)
@@ -128,7 +139,7 @@ class Dissected:
 
 class Dissector:
     """Reads a capture point window by window. `skipped`: packet blocks that contradict themselves, so far; `cut`: files
-    that end in a record or are damaged. Raises CaptureError as `captures.packets.Reader` does, which reads first."""
+    that end in a record or are damaged. Raises CaptureError as `kwire.captures.packets.Reader` does, which reads first."""
 
     def __init__(self, point: CapturePoint, stdin: BinaryIO | None = None, window_bytes: int = WINDOW_BYTES) -> None:
         self._point = point

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from captures.kernels import Array, Table
+from kwire.captures.kernels import Array, Table
 
 # Columns of the flow table (one row a four-tuple, int64; addresses are kept in `keys`).
 (

@@ -22,11 +22,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from captures import flow_tables as ft
-from captures.flow_tables import FlowTables
-from captures.kernels import Array, Flag, Int, Table, grown, inline, kernel, shared
-from captures.packets import Packets
-from captures.windows import PacketColumns
+from kwire.captures import flow_tables as ft
+from kwire.captures.flow_tables import FlowTables
+from kwire.captures.kernels import Array, Flag, Int, Table, grown, inline, kernel, shared
+from kwire.captures.packets import Packets
+from kwire.captures.windows import PacketColumns
 
 FIN, SYN, RST, ACK = 0x01, 0x02, 0x04, 0x10
 
@@ -57,7 +57,7 @@ _PARKED = -2
     WOKEN_NS,  # of the SYN: when
     WOKEN_NUMBERS,  # sequence number, and 32 bits above it the acknowledged one
     WOKEN_SHAPE,  # flags, bit 9: from side 1, bit 10: its window was 0
-    WOKEN_MARK,  # IP identification and interface, as `captures.copies` keeps them
+    WOKEN_MARK,  # IP identification and interface, as `kwire.captures.copies` keeps them
     WOKEN_COLUMNS,
 ) = range(7)
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from captures.kernels import Bytes, Int, Table, shared
-from captures.links import FRAGMENT, MALFORMED, REASSEMBLED, net16, net32
+from kwire.captures.kernels import Bytes, Int, Table, shared
+from kwire.captures.links import FRAGMENT, MALFORMED, REASSEMBLED, net16, net32
 
 IN_PROGRESS = 128
 """Fragmented packets in progress. Each takes up to 128 KiB; the oldest makes room. Fragments of one packet travel

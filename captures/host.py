@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from captures.cache import cached_by
+from kwire.captures.cache import cached_by
 
 _DESCRIBES: Final = (
     "vendor_id",

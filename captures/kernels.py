@@ -29,8 +29,8 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy
 
-from captures import native, shipped
-from captures.cache import cache_root, content_of, ours_alone, python_files, replace
+from kwire.captures import native, shipped
+from kwire.captures.cache import cache_root, content_of, ours_alone, python_files, replace
 
 # What kernels take and give. Numba infers its own types; these let mypy check the calls between kernels.
 Int: TypeAlias = Any

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from captures.kernels import MACHINE_CODE, Bytes, Flag, Int, big16, big32, inline, shared
+from kwire.captures.kernels import MACHINE_CODE, Bytes, Flag, Int, big16, big32, inline, shared
 
 # Link types, as tcpdump.org/linktypes.html numbers them.
 NULL, ETHERNET, PPP, RAW_BSD, RAW_OPENBSD, PPP_HDLC, PPP_ETHER, ATM_RFC1483, RAW = 0, 1, 9, 12, 14, 50, 51, 100, 101

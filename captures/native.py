@@ -28,8 +28,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from captures.cache import opened, sealed
-from captures.host import host, version
+from kwire.captures.cache import opened, sealed
+from kwire.captures.host import host, version
 
 _POINTER: Final = "ptr"
 _PARAMETERS: Final[dict[str, Any]] = {

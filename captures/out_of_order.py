@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from captures import stream_tables as t
-from captures.copies import duplicate
-from captures.kernels import Bytes, Flag, Int, Table, copy_bytes, inline, kernel, shared
-from captures.segment_sums import byte_sum
-from captures.stream_tables import Origin, StreamTables
+from kwire.captures import stream_tables as t
+from kwire.captures.copies import duplicate
+from kwire.captures.kernels import Bytes, Flag, Int, Table, copy_bytes, inline, kernel, shared
+from kwire.captures.segment_sums import byte_sum
+from kwire.captures.stream_tables import Origin, StreamTables
 
 WAITING_SEGMENTS = 4096
 """Out-of-order segments of one direction; beyond them the oldest hole is a gap. A full 4 MiB receive window of

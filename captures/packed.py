@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from captures.kernels import BLOCK, NULL, Array, Int, Table, inline, kernel, prefetch_block
+from kwire.captures.kernels import BLOCK, NULL, Array, Int, Table, inline, kernel, prefetch_block
 
 LEAST, WIDTH, AT = range(3)
 """Of a column, in `Packed.about`: what its numbers exceed; bytes of each of them, 0: all are that; where they begin."""

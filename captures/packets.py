@@ -18,11 +18,11 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from captures.files import CaptureError, CapturePoint, FileInfo, layouts
-from captures.files.growing_files import FilePosition, FileTail
-from captures.files.layouts import LayoutTables, next_record
-from captures.files.sources import Source, not_a_capture
-from captures.fragments import (
+from kwire.captures.files import CaptureError, CapturePoint, FileInfo, layouts
+from kwire.captures.files.growing_files import FilePosition, FileTail
+from kwire.captures.files.layouts import LayoutTables, next_record
+from kwire.captures.files.sources import Source, not_a_capture
+from kwire.captures.fragments import (
     IN_PROGRESS,
     LARGEST_BYTES,
     LINGER_NS,
@@ -32,8 +32,8 @@ from captures.fragments import (
     FragmentTables,
     gather,
 )
-from captures.kernels import MACHINE_CODE, Bytes, Int, Table, inline, kernel, prefetch
-from captures.links import (
+from kwire.captures.kernels import MACHINE_CODE, Bytes, Int, Table, inline, kernel, prefetch
+from kwire.captures.links import (
     FRAGMENT,
     LINK_NAMES,
     MALFORMED,
@@ -49,7 +49,7 @@ from captures.links import (
     unread_link,
     walk_ip,
 )
-from captures.windows import MOST_ROWS, WINDOW_BYTES, Content, PacketColumns, Pool, Window, Windows
+from kwire.captures.windows import MOST_ROWS, WINDOW_BYTES, Content, PacketColumns, Pool, Window, Windows
 
 LAYERS = 5
 """IP packets looked into, one inside the other: a tunnel, another one in it, and fragments of each. What lies deeper
@@ -65,7 +65,7 @@ untouched, and so takes no memory, where nothing is fragmented. It is at the fro
 is a read past the buffer's end, which the tests' bounds checks see."""
 
 COUNTED = ("tcp", "not_ip", "not_tcp", "fragment", "malformed", "headers_cut", "unknown_link", "reassembled")
-"""The classes of captured packets: slot 0 is a row, slot n is the reason -n of `captures.links`. A fragment is a
+"""The classes of captured packets: slot 0 is a row, slot n is the reason -n of `kwire.captures.links`. A fragment is a
 `fragment` until its packet is whole: then the one that completed it counts as what the packet is, all others as
 `reassembled`."""
 
@@ -385,7 +385,7 @@ class Reader:
 
     def _read_portion(self, source: FileTail) -> Generator[Packets, None, None]:
         """A file that was left before its end, or is left there now."""
-        from captures.crc32c_sums import crc32c  # see `Stored`
+        from kwire.captures.crc32c_sums import crc32c  # see `Stored`
 
         left, self._left = self._left, None
         index = len(self.files) - (left is not None)

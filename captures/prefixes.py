@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from captures.kernels import Array, Bytes, Int, inline, kernel
+from kwire.captures.kernels import Array, Bytes, Int, inline, kernel
 
 NO_PREFIX, PROXY_LINE, PROXY_BINARY, SOCKS5, CONNECT = 0, 1, 2, 3, 4
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from captures.kernels import Array, Bytes, Int, inline, shared
+from kwire.captures.kernels import Array, Bytes, Int, inline, shared
 
 SUM_UNKNOWN, SUM_LEFT, SUM_RIGHT, SUM_BITS = 0, 1, 2, 2
 """What `checked` says of a checksum: it is wrong, and how much is to be looked up; none can be told; it is right."""

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from captures.cache import as_safe_as
-from captures.host import host, version
+from kwire.captures.cache import as_safe_as
+from kwire.captures.host import host, version
 
 FOLDER: Final = Path(__file__).resolve().parent / "object_code"
 DESCRIPTION: Final = "made.json"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from captures.kernels import Bytes, Int, Table
+from kwire.captures.kernels import Bytes, Int, Table
 
 RECENT = 16
 """Packets of a direction that are remembered to know a copy by: copies come within a few packets, but for a card's

@@ -27,9 +27,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from captures import flows
-from captures import stream_tables as t
-from captures.acknowledgements import (
+from kwire.captures import flows
+from kwire.captures import stream_tables as t
+from kwire.captures.acknowledgements import (
     BEFORE_NS,
     DELAYED_NS,
     LEAST_OPTIONS,
@@ -39,16 +39,16 @@ from captures.acknowledgements import (
     unwrap,
     was_released,
 )
-from captures.copies import differs, duplicate, remember, same_packet
-from captures.delivery import blocked, declare, drain, emit, flush, mutual, nowhere, release, stuck
-from captures.flow_tables import WOKEN_NO_WINDOW, WOKEN_SIDE
-from captures.flows import Assigned
-from captures.kernels import MACHINE_CODE, Flag, Int, Table, grown, inline, kernel, prefetch_all
-from captures.out_of_order import WAITING_BYTES, WAITING_SEGMENTS, compact, wait
-from captures.packets import Packets
-from captures.segment_sums import SUM_UNKNOWN, header_sum, payload_sum, sums_of
-from captures.stream_tables import Origin, StreamTables
-from captures.windows import Content, PacketColumns
+from kwire.captures.copies import differs, duplicate, remember, same_packet
+from kwire.captures.delivery import blocked, declare, drain, emit, flush, mutual, nowhere, release, stuck
+from kwire.captures.flow_tables import WOKEN_NO_WINDOW, WOKEN_SIDE
+from kwire.captures.flows import Assigned
+from kwire.captures.kernels import MACHINE_CODE, Flag, Int, Table, grown, inline, kernel, prefetch_all
+from kwire.captures.out_of_order import WAITING_BYTES, WAITING_SEGMENTS, compact, wait
+from kwire.captures.packets import Packets
+from kwire.captures.segment_sums import SUM_UNKNOWN, header_sum, payload_sum, sums_of
+from kwire.captures.stream_tables import Origin, StreamTables
+from kwire.captures.windows import Content, PacketColumns
 
 REORDER_PACKETS = 256
 """Packets of one connection after which acknowledged bytes count as lost. Real reordering (offload queues, several

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from captures.files.sources import Source
-from captures.kernels import Array, Bytes, Table
+from kwire.captures.files.sources import Source
+from kwire.captures.kernels import Array, Bytes, Table
 
 WINDOW_BYTES = 8 << 20
 """Bytes read at a time: 4 to 16 MiB scan equally fast; less pays the fixed price of a window too often, more falls out

@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from replay.api import replay
+    from kwire.replay.api import replay
 
 __all__ = ["replay"]
 
 
 def __getattr__(name: str) -> Any:
     if name == "replay":
-        from replay.api import replay
+        from kwire.replay.api import replay
 
         return replay
     raise AttributeError(f"module 'replay' has no attribute {name!r}")

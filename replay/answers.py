@@ -12,10 +12,10 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from analyzer.protocol import api_keys, errors, program, tree
-from analyzer.protocol.decoding import OK
-from analyzer.protocol.project import Messages, decode_rows
-from analyzer.protocol.schema import RESPONSE
+from kwire.analyzer.protocol import api_keys, errors, program, tree
+from kwire.analyzer.protocol.decoding import OK
+from kwire.analyzer.protocol.project import Messages, decode_rows
+from kwire.analyzer.protocol.schema import RESPONSE
 
 
 class AnswerStatus(NamedTuple):

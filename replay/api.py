@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from analyzer.options.declare import keywords_of
-from analyzer.pipeline.read_options import ReadOptions
-from replay import inputs, request, run
+from kwire.analyzer.options.declare import keywords_of
+from kwire.analyzer.pipeline.read_options import ReadOptions
+from kwire.replay import inputs, request, run
 
 
 @dataclass(frozen=True, kw_only=True)

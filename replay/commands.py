@@ -3,7 +3,7 @@
 In: parsed options. Out: of `replay` a summary (or the plan) on stdout, notes on stderr, exit code 0, 1 where the
 target lacks what it acknowledged or made the run slower (`--fail-on`), 2 where nothing was sent, 3 where the run is no
 valid load test, 130 where it was interrupted; of `diff` what differs, grouped, on stdout (`--json`: as JSON), exit code
-1 where something unexpected differs, else 0. What the user can mend leaves as `captures.errors.KwireError`.
+1 where something unexpected differs, else 0. What the user can mend leaves as `kwire.captures.errors.KwireError`.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from analyzer.cli.parser import EXIT_INTERRUPTED
-from analyzer.common import output_file
-from analyzer.common.errors import UsageError
-from analyzer.common.escapes import printable
-from analyzer.dataset import dataset
-from analyzer.live.stop_conditions import ended_by, interrupted_by_others
-from analyzer.options.replay import DiffOptions, ReplayOptions
-from analyzer.pipeline.read_options import ReadOptions
-from replay import inputs, outcome, request, run
-from replay.audit import auditor
-from replay.diff import junit, page, pairs, text
-from replay.diff.compare import compare, compare_beyond
-from replay.diff.latencies import SLOWER as SLOWER_KIND
-from replay.options import Options
-from replay.plan import renaming, steps
-from replay.remap.topology import Topology
-from replay.run_plan import RunPlan, missing, unmapped
-from replay.send import link
-from replay.send import target as targets
-from replay.send.same_cluster import why_same
-from replay.send.target import Target
-from replay.source import MemorySource, PlannedWindow, Source
+from kwire.analyzer.cli.parser import EXIT_INTERRUPTED
+from kwire.analyzer.common import output_file
+from kwire.analyzer.common.errors import UsageError
+from kwire.analyzer.common.escapes import printable
+from kwire.analyzer.dataset import dataset
+from kwire.analyzer.live.stop_conditions import ended_by, interrupted_by_others
+from kwire.analyzer.options.replay import DiffOptions, ReplayOptions
+from kwire.analyzer.pipeline.read_options import ReadOptions
+from kwire.replay import inputs, outcome, request, run
+from kwire.replay.audit import auditor
+from kwire.replay.diff import junit, page, pairs, text
+from kwire.replay.diff.compare import compare, compare_beyond
+from kwire.replay.diff.latencies import SLOWER as SLOWER_KIND
+from kwire.replay.options import Options
+from kwire.replay.plan import renaming, steps
+from kwire.replay.remap.topology import Topology
+from kwire.replay.run_plan import RunPlan, missing, unmapped
+from kwire.replay.send import link
+from kwire.replay.send import target as targets
+from kwire.replay.send.same_cluster import why_same
+from kwire.replay.send.target import Target
+from kwire.replay.source import MemorySource, PlannedWindow, Source
 
 EXIT_NOT_VALID: Final = 3
 EXIT_NOTHING_SENT: Final = 2
@@ -109,7 +109,7 @@ def replay(options: ReplayOptions) -> int:
 
 
 def _replay(options: ReplayOptions) -> int:
-    from analyzer.cli.commands import _progress, announce_compilation
+    from kwire.analyzer.cli.commands import _progress, announce_compilation
 
     if options.audit_run is not None:
         return _audit(options, options.audit_run)

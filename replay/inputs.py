@@ -12,21 +12,21 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from analyzer.api import Captures, ChooseExchanges
-from analyzer.dataset import dataset
-from analyzer.pipeline.points import size_of
-from analyzer.pipeline.read_options import ReadOptions
-from captures.errors import KwireError
-from captures.files import capture_points
-from replay.live_traffic import LiveSource
-from replay.options import Options
-from replay.plan import renaming, selection, sessions, stored_exchanges
-from replay.plan.duplicate_points import duplicate_points
-from replay.plan.first_pass import FirstPass
-from replay.plan.sessions import CapturedExchange, Session
-from replay.plan.windows import TwoPassReader
-from replay.send import principals
-from replay.source import MemorySource, Source, TwoPassSource
+from kwire.analyzer.api import Captures, ChooseExchanges
+from kwire.analyzer.dataset import dataset
+from kwire.analyzer.pipeline.points import size_of
+from kwire.analyzer.pipeline.read_options import ReadOptions
+from kwire.captures.errors import KwireError
+from kwire.captures.files import capture_points
+from kwire.replay.live_traffic import LiveSource
+from kwire.replay.options import Options
+from kwire.replay.plan import renaming, selection, sessions, stored_exchanges
+from kwire.replay.plan.duplicate_points import duplicate_points
+from kwire.replay.plan.first_pass import FirstPass
+from kwire.replay.plan.sessions import CapturedExchange, Session
+from kwire.replay.plan.windows import TwoPassReader
+from kwire.replay.send import principals
+from kwire.replay.source import MemorySource, Source, TwoPassSource
 
 LARGE: Final = 256 << 20
 """Bytes of a stored capture, or captured bytes of a dataset, from which on it is sent in windows."""

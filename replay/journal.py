@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from replay.outcome import Outcome
-from replay.remap.offsets import Appended
-from replay.remap.remap import Learned
+from kwire.replay.outcome import Outcome
+from kwire.replay.remap.offsets import Appended
+from kwire.replay.remap.remap import Learned
 
 _AT_ONCE: Final = 512
 _AT_ONCE_BYTES: Final = 1 << 20

@@ -19,25 +19,25 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from analyzer.protocol import api_keys
-from replay.options import Options
-from replay.plan import decisions, renaming, sessions
-from replay.plan.cluster import Cluster, Learning
-from replay.plan.record_times import Times
-from replay.plan.renaming import Renaming
-from replay.plan.sessions import CapturedExchange, Decoded, Session
-from replay.plan.steps import Plan
-from replay.plan.values import Offers
-from replay.plan.windows import WINDOW, WINDOW_BYTES, Window
-from replay.remap.remap import Remap
-from replay.remap.topology import Topology
-from replay.run_plan import RunPlan, broker_ids, topic_names, window_planner
-from replay.send import link, seeding
-from replay.send import target as targets
-from replay.send.reach import same_host
-from replay.send.same_cluster import SameClusterError, why_same
-from replay.sending import Sending, Sent, Tell
-from replay.source import PlannedWindow, Source, send_windows
+from kwire.analyzer.protocol import api_keys
+from kwire.replay.options import Options
+from kwire.replay.plan import decisions, renaming, sessions
+from kwire.replay.plan.cluster import Cluster, Learning
+from kwire.replay.plan.record_times import Times
+from kwire.replay.plan.renaming import Renaming
+from kwire.replay.plan.sessions import CapturedExchange, Decoded, Session
+from kwire.replay.plan.steps import Plan
+from kwire.replay.plan.values import Offers
+from kwire.replay.plan.windows import WINDOW, WINDOW_BYTES, Window
+from kwire.replay.remap.remap import Remap
+from kwire.replay.remap.topology import Topology
+from kwire.replay.run_plan import RunPlan, broker_ids, topic_names, window_planner
+from kwire.replay.send import link, seeding
+from kwire.replay.send import target as targets
+from kwire.replay.send.reach import same_host
+from kwire.replay.send.same_cluster import SameClusterError, why_same
+from kwire.replay.sending import Sending, Sent, Tell
+from kwire.replay.source import PlannedWindow, Source, send_windows
 
 WAITING: Final = 4_096
 """Exchanges that wait to be planned; with more, reading waits too."""

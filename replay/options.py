@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from replay.plan.renaming import Renaming
-from replay.plan.selection import Selection
-from replay.remap import offsets, remap
-from replay.send.settings import Settings
-from replay.send.workers import Access
+from kwire.replay.plan.renaming import Renaming
+from kwire.replay.plan.selection import Selection
+from kwire.replay.remap import offsets, remap
+from kwire.replay.send.settings import Settings
+from kwire.replay.send.workers import Access
 
 LAG_LIMIT_US: Final = 50_000
 """99th percentile of the replayer's own delay above which a run is no valid load test."""

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from replay.outcome import Counts, quantiles
-from replay.plan.schedule import Schedule
-from replay.plan.steps import Plan, Step
+from kwire.replay.outcome import Counts, quantiles
+from kwire.replay.plan.schedule import Schedule
+from kwire.replay.plan.steps import Plan, Step
 
 SHARE: Final = 0.2
 SECONDS: Final = 5.0

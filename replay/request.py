@@ -12,19 +12,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from analyzer.common.errors import UsageError
-from analyzer.filter.evaluation import parse
-from analyzer.options.replay import AccessOptions, ReplayOptions, SendOptions
-from analyzer.protocol import api_keys
-from replay.options import Options
-from replay.plan import apis
-from replay.plan import schedule as schedules
-from replay.plan.renaming import Renaming
-from replay.plan.selection import Moment, Selection, moment
-from replay.plan.topic_partitions import is_id, is_topic
-from replay.remap import offsets, remap
-from replay.send import login, principals, reach, workers
-from replay.send.settings import Settings
+from kwire.analyzer.common.errors import UsageError
+from kwire.analyzer.filter.evaluation import parse
+from kwire.analyzer.options.replay import AccessOptions, ReplayOptions, SendOptions
+from kwire.analyzer.protocol import api_keys
+from kwire.replay.options import Options
+from kwire.replay.plan import apis
+from kwire.replay.plan import schedule as schedules
+from kwire.replay.plan.renaming import Renaming
+from kwire.replay.plan.selection import Moment, Selection, moment
+from kwire.replay.plan.topic_partitions import is_id, is_topic
+from kwire.replay.remap import offsets, remap
+from kwire.replay.send import login, principals, reach, workers
+from kwire.replay.send.settings import Settings
 
 ADMIN: Final = "admin"
 """`--allow admin`: whatever creates and alters, and deletes nothing."""

@@ -15,29 +15,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from analyzer.dataset import dataset
-from analyzer.frame.buffer_pool import give_back
-from analyzer.protocol import api_keys
-from analyzer.protocol.schema import ZERO_UUID
-from analyzer.protocol.tree import Body
-from replay import pace
-from replay.audit import auditor as audit
-from replay.options import Options
-from replay.outcome import Counts, quantiles
-from replay.plan import fetched_records
-from replay.plan.cluster import Cluster
-from replay.plan.sessions import Session
-from replay.plan.steps import Plan
-from replay.remap.remap import SHIFT, Remap, RemapOptions
-from replay.run_plan import RunPlan, broker_ids, missing, too_few, unmapped, unnamed
-from replay.run_writer import Recorder
-from replay.send import lifetime, link, principals, seeding, seeding_records
-from replay.send import target as targets
-from replay.send.reach import Reach
-from replay.send.same_cluster import SameClusterError, why_same
-from replay.send.target import Target
-from replay.sending import Sending, Sent, Tell
-from replay.source import Source
+from kwire.analyzer.dataset import dataset
+from kwire.analyzer.frame.buffer_pool import give_back
+from kwire.analyzer.protocol import api_keys
+from kwire.analyzer.protocol.schema import ZERO_UUID
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay import pace
+from kwire.replay.audit import auditor as audit
+from kwire.replay.options import Options
+from kwire.replay.outcome import Counts, quantiles
+from kwire.replay.plan import fetched_records
+from kwire.replay.plan.cluster import Cluster
+from kwire.replay.plan.sessions import Session
+from kwire.replay.plan.steps import Plan
+from kwire.replay.remap.remap import SHIFT, Remap, RemapOptions
+from kwire.replay.run_plan import RunPlan, broker_ids, missing, too_few, unmapped, unnamed
+from kwire.replay.run_writer import Recorder
+from kwire.replay.send import lifetime, link, principals, seeding, seeding_records
+from kwire.replay.send import target as targets
+from kwire.replay.send.reach import Reach
+from kwire.replay.send.same_cluster import SameClusterError, why_same
+from kwire.replay.send.target import Target
+from kwire.replay.sending import Sending, Sent, Tell
+from kwire.replay.source import Source
 
 
 @dataclass(slots=True)

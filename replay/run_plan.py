@@ -11,18 +11,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from captures.errors import KwireError
-from replay.options import Options
-from replay.plan import decisions
-from replay.plan.cluster import Cluster, Topic
-from replay.plan.decisions import Planner
-from replay.plan.owned_names import OwnedNames
-from replay.plan.sessions import Session
-from replay.plan.steps import Plan, Skip
-from replay.plan.topic_partitions import is_id, is_topic
-from replay.plan.values import Offers
-from replay.remap.topology import Topology
-from replay.send import seeding
+from kwire.captures.errors import KwireError
+from kwire.replay.options import Options
+from kwire.replay.plan import decisions
+from kwire.replay.plan.cluster import Cluster, Topic
+from kwire.replay.plan.decisions import Planner
+from kwire.replay.plan.owned_names import OwnedNames
+from kwire.replay.plan.sessions import Session
+from kwire.replay.plan.steps import Plan, Skip
+from kwire.replay.plan.topic_partitions import is_id, is_topic
+from kwire.replay.plan.values import Offers
+from kwire.replay.remap.topology import Topology
+from kwire.replay.send import seeding
 
 _LISTED_IDS: Final = 5
 """Topic ids without a name that are listed."""

@@ -1,8 +1,8 @@
 """Writes the RUN: captured exchanges and their outcomes become rows of its tables, many at a time.
 
-In: captured requests, and outcomes as they become known. Out: a dataset (`analyzer.dataset.dataset.Writer`), as
+In: captured requests, and outcomes as they become known. Out: a dataset (`kwire.analyzer.dataset.dataset.Writer`), as
 described in `outcome`, and `Counts`. Rules: rows are made of columns, of the captured ones if those are available
-(`analyzer.frame.cells`); secrets are overwritten; files are readable by their owner only; an interrupted run is
+(`kwire.analyzer.frame.cells`); secrets are overwritten; files are readable by their owner only; an interrupted run is
 written too.
 """
 
@@ -18,17 +18,17 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from analyzer.analysis.connections import Coverage
-from analyzer.dataset import tables
-from analyzer.dataset.dataset import Writer, open_dataset
-from analyzer.frame import cells
-from analyzer.messages.raw_messages import masked
-from analyzer.protocol import api_keys, errors, tree
-from replay.answers import AnswerStatus, answer_statuses
-from replay.outcome import Counts, Outcome
-from replay.plan import produce_requests
-from replay.plan.sessions import Request, Session
-from replay.plan.steps import Skip, Step
+from kwire.analyzer.analysis.connections import Coverage
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.dataset.dataset import Writer, open_dataset
+from kwire.analyzer.frame import cells
+from kwire.analyzer.messages.raw_messages import masked
+from kwire.analyzer.protocol import api_keys, errors, tree
+from kwire.replay.answers import AnswerStatus, answer_statuses
+from kwire.replay.outcome import Counts, Outcome
+from kwire.replay.plan import produce_requests
+from kwire.replay.plan.sessions import Request, Session
+from kwire.replay.plan.steps import Skip, Step
 
 WAITING: Final = 500_000
 """Outcomes that wait for the end of the sending to become rows; with more, the oldest become rows earlier."""
@@ -390,7 +390,7 @@ class Recorder:
 
     def finish(self, remaps: Iterable[dict[str, Any]], captures: list[dict[str, Any]], about: dict[str, Any]) -> None:
         """Write the remaining rows and the manifest. `about`: the value of `replay` in `_kwire.json`."""
-        import analyzer
+        from kwire import analyzer
 
         self._make_captured()
         self.settle()

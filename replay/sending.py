@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from replay.options import Options
-from replay.outcome import Outcome
-from replay.plan.cluster import Cluster
-from replay.plan.sessions import Session
-from replay.plan.steps import Plan
-from replay.remap.remap import Remap, row
-from replay.run_writer import Recorder
-from replay.send import link, progress, workers
-from replay.send.engine import Engine
-from replay.send.target import Target
+from kwire.replay.options import Options
+from kwire.replay.outcome import Outcome
+from kwire.replay.plan.cluster import Cluster
+from kwire.replay.plan.sessions import Session
+from kwire.replay.plan.steps import Plan
+from kwire.replay.remap.remap import Remap, row
+from kwire.replay.run_writer import Recorder
+from kwire.replay.send import link, progress, workers
+from kwire.replay.send.engine import Engine
+from kwire.replay.send.target import Target
 
 Tell = Callable[[str], None]
 """Takes a line for the user."""

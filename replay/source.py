@@ -11,19 +11,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from captures.kernels import without_collection
-from replay import pace
-from replay.options import Options
-from replay.plan import decisions, record_times
-from replay.plan.cluster import Cluster
-from replay.plan.decisions import Planner
-from replay.plan.record_times import Times
-from replay.plan.sessions import Session
-from replay.plan.steps import Plan, Skip, Step
-from replay.plan.values import Offers
-from replay.plan.windows import TwoPassReader, WindowReader
-from replay.remap.topology import Topology
-from replay.run_plan import (
+from kwire.captures.kernels import without_collection
+from kwire.replay import pace
+from kwire.replay.options import Options
+from kwire.replay.plan import decisions, record_times
+from kwire.replay.plan.cluster import Cluster
+from kwire.replay.plan.decisions import Planner
+from kwire.replay.plan.record_times import Times
+from kwire.replay.plan.sessions import Session
+from kwire.replay.plan.steps import Plan, Skip, Step
+from kwire.replay.plan.values import Offers
+from kwire.replay.plan.windows import TwoPassReader, WindowReader
+from kwire.replay.remap.topology import Topology
+from kwire.replay.run_plan import (
     RunPlan,
     check_names,
     plan_options,
@@ -32,8 +32,8 @@ from replay.run_plan import (
     unnamed_counts,
     window_planner,
 )
-from replay.sending import Sending, Sent, Tell, from_one_process, from_workers
-from replay.windowed import TopicChecks, WindowFeed, short_turns
+from kwire.replay.sending import Sending, Sent, Tell, from_one_process, from_workers
+from kwire.replay.windowed import TopicChecks, WindowFeed, short_turns
 
 PlannedWindow = tuple[Iterable[Step], Iterable[Skip]]
 

@@ -19,17 +19,17 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol
 
-from analyzer.frame.buffer_pool import give_back
-from captures.errors import KwireError
-from replay import pace
-from replay.outcome import Outcome
-from replay.plan.decisions import Planner
-from replay.plan.steps import Skip, Step
-from replay.plan.windows import Window, WindowReader
-from replay.run_plan import topic_id_of
-from replay.run_writer import Recorder
-from replay.send.engine import Engine
-from replay.send.link import LinkError
+from kwire.analyzer.frame.buffer_pool import give_back
+from kwire.captures.errors import KwireError
+from kwire.replay import pace
+from kwire.replay.outcome import Outcome
+from kwire.replay.plan.decisions import Planner
+from kwire.replay.plan.steps import Skip, Step
+from kwire.replay.plan.windows import Window, WindowReader
+from kwire.replay.run_plan import topic_id_of
+from kwire.replay.run_writer import Recorder
+from kwire.replay.send.engine import Engine
+from kwire.replay.send.link import LinkError
 
 READ_ON: Final = 500_000
 """Requests that a run which ended early still reads, to record that they were not sent."""

@@ -15,9 +15,9 @@ def register(spark: Any, datasets: str | os.PathLike[str] | Iterable[str | os.Pa
 
     Returns their names. A table that a dataset lacks is there and empty. Where several datasets hold a capture point
     of the same name, it becomes `DATASET/CAPTURE`, so that keys stay unique. Raises
-    `analyzer.dataset.dataset.DatasetError`.
+    `kwire.analyzer.dataset.dataset.DatasetError`.
     """
-    from reports import relations
+    from kwire.reports import relations
 
     paths = [datasets] if isinstance(datasets, str | os.PathLike) else list(datasets)
     return relations.register(spark, paths)
@@ -30,6 +30,6 @@ def register_source(spark: Any) -> None:
 
     Filters are pushed down where the session's `spark.sql.python.filterPushdown.enabled` is true at this moment.
     """
-    from reports.spark import source
+    from kwire.reports.spark import source
 
     source.register_source(spark)

@@ -15,14 +15,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analyzer import __version__
-from analyzer.common.errors import UsageError
-from reports import output
+from kwire.analyzer import __version__
+from kwire.analyzer.common.errors import UsageError
+from kwire.reports import output
 
 if TYPE_CHECKING:
-    from analyzer.options.analyze import AnalyzeOptions
-    from analyzer.options.questions import ReportOptions
-    from reports.page.report import Report
+    from kwire.analyzer.options.analyze import AnalyzeOptions
+    from kwire.analyzer.options.questions import ReportOptions
+    from kwire.reports.page.report import Report
 
 ENDINGS = {"": "html", ".html": "html", ".htm": "html", ".md": "md", ".json": "json"}
 """The form of a report by the end of its file's name."""
@@ -53,7 +53,7 @@ def _target(version: str | None) -> str | None:
     """The release of the upgrade check."""
     if version is None:
         return None
-    from reports import releases
+    from kwire.reports import releases
 
     try:
         return releases.find(version).name
@@ -65,8 +65,8 @@ def _target(version: str | None) -> str | None:
 
 def _datasets(options: ReportOptions, stack: contextlib.ExitStack) -> list[str]:
     """The datasets to report on; captures are analysed into one that goes when `stack` does."""
-    from analyzer.cli import commands
-    from analyzer.dataset import dataset
+    from kwire.analyzer.cli import commands
+    from kwire.analyzer.dataset import dataset
 
     datasets = [source for source in options.sources if dataset.is_dataset(source)]
     captures = [source for source in options.sources if source not in datasets]
@@ -88,8 +88,8 @@ def _datasets(options: ReportOptions, stack: contextlib.ExitStack) -> list[str]:
 
 
 def _report(options: ReportOptions, datasets: list[str], target: str | None) -> Report:
-    from reports import engines
-    from reports.page.report import CONF, make
+    from kwire.reports import engines
+    from kwire.reports.page.report import CONF, make
 
     with _doing("asking"), engines.opened(options, datasets, conf=CONF) as engine:
         return make(engine, tuple(map(output.name_of, options.sources)), target, __version__)
@@ -108,7 +108,7 @@ def _doing(what: str) -> Iterator[None]:
 
 
 def _render(result: Report, form: str) -> str:
-    from reports.page import rendering
+    from kwire.reports.page import rendering
 
     renderers = {"html": rendering.as_html, "md": rendering.as_markdown, "json": rendering.as_json}
     return renderers[form](result)
@@ -119,11 +119,11 @@ def _render(result: Report, form: str) -> str:
 
 def analyze(options: AnalyzeOptions) -> int:
     """`kwire analyze --engine spark`."""
-    from analyzer.cli.commands import print_analysis
-    from analyzer.dataset import dataset
-    from analyzer.pipeline.read_options import ReadOptions
-    from captures.files import capture_points
-    from reports.spark import session
+    from kwire.analyzer.cli.commands import print_analysis
+    from kwire.analyzer.dataset import dataset
+    from kwire.analyzer.pipeline.read_options import ReadOptions
+    from kwire.captures.files import capture_points
+    from kwire.reports.spark import session
 
     # Captures that are not there, and a folder that cannot be written, are told before a session takes its time to
     # start; nothing is left of the try.
@@ -137,9 +137,9 @@ def analyze(options: AnalyzeOptions) -> int:
 
 
 def _analyzed(options: AnalyzeOptions, spark: Any) -> Any:
-    from analyzer.pipeline.points import AnalysisOptions
-    from analyzer.pipeline.read_options import ReadOptions
-    from reports.spark import ingest
+    from kwire.analyzer.pipeline.points import AnalysisOptions
+    from kwire.analyzer.pipeline.read_options import ReadOptions
+    from kwire.reports.spark import ingest
 
     with _told_by_spark("--verbose shows what Spark says; the dataset is as it was"):
         return ingest.decode(
@@ -155,7 +155,7 @@ def _analyzed(options: AnalyzeOptions, spark: Any) -> Any:
 
 
 def _split(options: AnalyzeOptions) -> Any:
-    from reports.spark import ingest
+    from kwire.reports.spark import ingest
 
     def tell(line: str) -> None:
         print(f"kwire: {line}", file=sys.stderr)

@@ -13,14 +13,14 @@ import threading
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from captures.errors import KwireError
-from reports import relations
-from reports.engine_protocol import Engine, UnknownColumn, UnsupportedSqlError
+from kwire.captures.errors import KwireError
+from kwire.reports import relations
+from kwire.reports.engine_protocol import Engine, UnknownColumn, UnsupportedSqlError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from analyzer.options.common import EngineOptions
+    from kwire.analyzer.options.common import EngineOptions
 
 AUTO, EMBEDDED, SPARK = "auto", "embedded", "spark"
 
@@ -65,15 +65,15 @@ def opened(
         if choose(options) == SPARK:
             yield spark.started()
         else:
-            from reports.embedded import engine
+            from kwire.reports.embedded import engine
 
             yield _EmbeddedFirst(stack.enter_context(engine.opened(datasets)), spark, options.verbose)
 
 
 def check_columns(query: str) -> None:
     """Raises QueryError where a query names a column that its tables and views do not have."""
-    from reports.embedded import engine
-    from reports.query_errors import unknown_column
+    from kwire.reports.embedded import engine
+    from kwire.reports.query_errors import unknown_column
 
     with engine.opened([]) as empty:
         try:
@@ -101,9 +101,9 @@ class _Spark:
     def started(self) -> Engine:
         with self._starting:
             if self._engine is None:
-                from analyzer.dataset.dataset import open_dataset
-                from reports.spark import session
-                from reports.spark.engine import Spark
+                from kwire.analyzer.dataset.dataset import open_dataset
+                from kwire.reports.spark import session
+                from kwire.reports.spark.engine import Spark
 
                 exchanges = relations.exchanges([open_dataset(path) for path in self._datasets])
                 started = self._stack.enter_context(session.of_command(self._options, exchanges < QUICK_EXCHANGES))
@@ -126,7 +126,7 @@ class _EmbeddedFirst:
 
     def ask(self, query: str, rows: int | None = None, repeated: bool = False) -> tuple[pa.Table, bool]:
         """See `Engine`. Once a statement that is no query has gone to Spark, what follows may depend on it."""
-        from reports.query_errors import check, unknown_column
+        from kwire.reports.query_errors import check, unknown_column
 
         if self._own:
             return self._spark.started().ask(query, rows)

@@ -10,9 +10,9 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from analyzer.common import output_file
-from analyzer.common.errors import UsageError
-from captures.files import urls
+from kwire.analyzer.common import output_file
+from kwire.analyzer.common.errors import UsageError
+from kwire.captures.files import urls
 
 
 def form(path: str, endings: Mapping[str, str]) -> str:
@@ -38,7 +38,7 @@ def check(path: str) -> None:
 
 @contextlib.contextmanager
 def written(path: str) -> Iterator[str]:
-    """A file beside, to be written, which becomes `path` when it is whole (`analyzer.common.output_file`)."""
+    """A file beside, to be written, which becomes `path` when it is whole (`kwire.analyzer.common.output_file`)."""
     try:
         with output_file.written(path) as beside:
             yield beside

@@ -11,8 +11,8 @@ import re
 from collections.abc import Collection, Sequence
 from typing import Any, Self
 
-from captures.errors import KwireError
-from reports import relations
+from kwire.captures.errors import KwireError
+from kwire.reports import relations
 
 HINT = "DESCRIBE NAME lists the columns of a table or view, SHOW VIEWS the names"
 
@@ -59,7 +59,7 @@ def unknown_column(query: str, name: str, near: Sequence[str]) -> QueryError:
 
 def column_hint(name: str) -> str:
     """A hint for a column that does not exist: filters have shorter names, and fields of the bodies."""
-    from analyzer.filter import names as naming
+    from kwire.analyzer.filter import names as naming
 
     plain = name.replace("`", "")
     last = plain.rpartition(".")[2]
@@ -102,8 +102,8 @@ def _translator() -> bool:
 def _check_select(query: str) -> None:
     from sqlglot import errors
 
-    from reports.embedded.parsing import parsed, read_by
-    from reports.engine_protocol import UnsupportedSqlError
+    from kwire.reports.embedded.parsing import parsed, read_by
+    from kwire.reports.engine_protocol import UnsupportedSqlError
 
     try:
         tree = parsed(query)

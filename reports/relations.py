@@ -16,11 +16,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from analyzer.dataset import dataset as datasets
-from analyzer.dataset import tables
-from analyzer.protocol import error_severity, errors
-from analyzer.protocol import schema as definitions
-from reports import catalog, releases
+from kwire.analyzer.dataset import dataset as datasets
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.protocol import error_severity, errors
+from kwire.analyzer.protocol import schema as definitions
+from kwire.reports import catalog, releases
 
 _SPARK_TYPES = {
     pa.string(): "STRING",

@@ -17,8 +17,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from analyzer.cli.text import aligned, json_text, printable
-from analyzer.common.times import rfc3339
+from kwire.analyzer.cli.text import aligned, json_text, printable
+from kwire.analyzer.common.times import rfc3339
 
 ROWS_AT_ONCE = 4096
 """Rows made Python objects at a time."""

@@ -15,16 +15,16 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import IO, TYPE_CHECKING
 
-from analyzer.common.errors import UsageError
-from captures.cache import cache_root
-from captures.errors import KwireError
-from reports import output, relations
-from reports.engine_protocol import Engine, interruptibly
+from kwire.analyzer.common.errors import UsageError
+from kwire.captures.cache import cache_root
+from kwire.captures.errors import KwireError
+from kwire.reports import output, relations
+from kwire.reports.engine_protocol import Engine, interruptibly
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from analyzer.options.questions import SqlOptions
+    from kwire.analyzer.options.questions import SqlOptions
 
 Notes = Callable[[str], Iterator[str]]
 """What is to be said of a query besides its answer."""
@@ -86,7 +86,7 @@ def sql(options: SqlOptions) -> int:
     if stored and options.keylog:
         raise UsageError("--keylog goes with a CAPTURE", "kwire analyze --keylog makes a DATASET")
     with _dataset(options.dataset, stored, options.keylog) as dataset:
-        from reports import catalog, engines
+        from kwire.reports import catalog, engines
 
         notes = partial(unkept, dataset if stored else None, dataset)
         only = None if options.query is None else catalog.needed(options.query)
@@ -99,8 +99,8 @@ def sql(options: SqlOptions) -> int:
 
 def _is_stored(path: str) -> bool:
     """Whether this is a dataset, no capture. Raises DatasetError where it is one that cannot be read, or nothing."""
-    from analyzer.dataset import dataset as datasets
-    from captures.files.urls import is_url
+    from kwire.analyzer.dataset import dataset as datasets
+    from kwire.captures.files.urls import is_url
 
     if path == "-":  # a capture from stdin
         return False
@@ -113,7 +113,7 @@ def _is_stored(path: str) -> bool:
 
 def _check(options: SqlOptions, query: str, stored: bool) -> None:
     """Raises QueryError where the query is surely wrong, before anything that takes long."""
-    from reports import engines, query_errors
+    from kwire.reports import engines, query_errors
 
     query_errors.check(query)
     if engines.installed() and not (stored and engines.choose(options) == engines.EMBEDDED):
@@ -123,7 +123,7 @@ def _check(options: SqlOptions, query: str, stored: bool) -> None:
 @contextlib.contextmanager
 def _dataset(path: str, stored: bool, keylogs: Sequence[str] = ()) -> Iterator[str]:
     """A dataset; a capture is analysed into one that is gone afterwards."""
-    from analyzer import api
+    from kwire.analyzer import api
 
     if stored:
         yield path
@@ -147,7 +147,7 @@ def _answer(engine: Engine, query: str, form: str, out: str | None, raw: bool, n
         return
     with output.written(out) as beside:
         if form == "parquet":
-            from reports.results import write_parquet
+            from kwire.reports.results import write_parquet
 
             write_parquet(table, beside)
         else:
@@ -156,7 +156,7 @@ def _answer(engine: Engine, query: str, form: str, out: str | None, raw: bool, n
 
 
 def _write(table: pa.Table, form: str, stream: IO[str], raw: bool) -> None:
-    from reports import results
+    from kwire.reports import results
 
     if form == "table":
         stream.write(results.as_text(table))
@@ -180,8 +180,8 @@ def unkept(name: str | None, dataset: str, query: str) -> Iterator[str]:
     where a user gave it one."""
     import pyarrow.compute as pc
 
-    from analyzer.dataset import dataset as datasets
-    from reports import catalog
+    from kwire.analyzer.dataset import dataset as datasets
+    from kwire.reports import catalog
 
     read = catalog.read_from(query) & _KEPT_BY.keys()
     if not read:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from captures.files.write import Record
+from kwire.captures.files.write import Record
 from tests.captures import forge
 from tests.shared import SAMPLES
 

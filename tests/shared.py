@@ -14,7 +14,7 @@ SHARED = Path(os.environ.get("KWIRE_SHARED_CAPTURES") or os.path.normpath(ROOT /
 # A capture's file names: whole, compressed, or one of a rotated series.
 PATTERNS = ("capture*.pcap", "capture*.pcapng", "capture*.pcap.gz", "capture*.pcapng.gz")
 
-KWIRE = (sys.executable, "-c", "from analyzer.cli.start import command; command()")
+KWIRE = (sys.executable, "-c", "from kwire.analyzer.cli.start import command; command()")
 """The installed command as this interpreter runs it, wherever its script was put: a process of its own, which loads
 less than one that imports kwire."""
 

@@ -71,7 +71,7 @@ CONSOLE = [(name, command, output) for name, text in blocks("console") for comma
 def test_console_examples(name: str, command: str, output: list[str], workplace: Path) -> None:
     words = shlex.split(command)
     assert words[0] == "kwire", f"{name}: only kwire is run from the documents"
-    printed = run([*PYTHON_HERE, "-m", "analyzer.cli.parser", *words[1:]], workplace).splitlines()
+    printed = run([*PYTHON_HERE, "-m", "kwire.analyzer.cli.parser", *words[1:]], workplace).splitlines()
     at = 0
     skipping = False
     for line in output:
@@ -99,11 +99,11 @@ def test_python_examples(name: str, text: str, workplace: Path) -> None:
 
 
 def test_every_option_is_in_the_documents() -> None:
-    from analyzer.cli import parser
+    from kwire.analyzer.cli import parser
 
     texts = "".join((ROOT / name).read_text() for name in DOCUMENTS)
-    helped = run([*PYTHON_HERE, "-m", "analyzer.cli.parser", "show", "--help"], ROOT)
-    helped += run([*PYTHON_HERE, "-m", "analyzer.cli.parser", "analyze", "--help"], ROOT)
+    helped = run([*PYTHON_HERE, "-m", "kwire.analyzer.cli.parser", "show", "--help"], ROOT)
+    helped += run([*PYTHON_HERE, "-m", "kwire.analyzer.cli.parser", "analyze", "--help"], ROOT)
     options = set(re.findall(r"--[a-z][a-z-]+", helped)) - {"--help"}
     assert parser.EXIT_USAGE == 2
     undocumented = sorted(option for option in options if option not in texts)
@@ -111,7 +111,7 @@ def test_every_option_is_in_the_documents() -> None:
 
 
 def test_every_column_says_what_it_holds() -> None:
-    from analyzer.dataset import tables
+    from kwire.analyzer.dataset import tables
 
     for name, columns in tables.TABLES.items():
         assert f"`{name}`" in (ROOT / "README.md").read_text()

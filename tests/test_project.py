@@ -65,10 +65,8 @@ def test_no_module_takes_the_name_of_a_public_function(package: str) -> None:
 def test_kwire_is_the_door_for_who_imports_it() -> None:
     """`import kwire` is light, and gives what the four packages offer, the very same objects."""
     assert not imported_by("import kwire") & {"analyzer", "replay", "reports", "captures", "numpy", "pyarrow"}
-    import analyzer
     import kwire
-    import replay
-    import reports
+    from kwire import analyzer, replay, reports
 
     for name in ("analyze", "exchanges", "open_dataset", "Dataset", "Exchange", "StoredDataset", "__version__"):
         assert getattr(kwire, name) is getattr(analyzer, name)
@@ -81,14 +79,14 @@ def test_kwire_is_the_door_for_who_imports_it() -> None:
 
 def test_the_command_line_module_is_light() -> None:
     heavy = {"numba", "llvmlite", "pyarrow", "pandas", "scapy", "pyspark", "dpkt"}
-    assert not imported_by("import analyzer.cli.parser") & heavy
+    assert not imported_by("import kwire.analyzer.cli.parser") & heavy
 
 
 def test_the_console_script_begins_with_a_module_that_imports_nothing() -> None:
     """Until it is there nobody catches an interrupt."""
     console = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["kwire"]
-    assert console == "analyzer.cli.start:command"
-    assert imported_by("import analyzer.cli.start") - imported_by("import __future__") == {"analyzer"}
+    assert console == "kwire.analyzer.cli.start:command"
+    assert imported_by("import kwire.analyzer.cli.start") - imported_by("import __future__") == {"analyzer"}
     for module in ("__init__", "cli/__init__", "cli/start"):
         tree = ast.parse((ROOT / "analyzer" / f"{module}.py").read_text())
         at_top = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
@@ -107,7 +105,7 @@ def test_analysing_needs_the_light_half_of_its_libraries(records: str, tmp_path:
     # The first run compiles, which needs Numba.
     subprocess.run([*KWIRE, *arguments[1:-1], str(tmp_path / "warm")], cwd=ROOT, capture_output=True, check=True)
     loaded = loaded_by(arguments)
-    assert {"analyzer.api", "pyarrow.parquet"} <= loaded
+    assert {"kwire.analyzer.api", "pyarrow.parquet"} <= loaded
     assert not loaded & {"numba", "pandas", "pyarrow.compute", "pyarrow.dataset", "numpy.ma", "rich", "lark"}
     if sys.platform == "linux" and platform.machine() == "x86_64":
         assert not loaded & {"llvmlite", "importlib.metadata"}
@@ -125,15 +123,18 @@ def test_a_report_of_the_embedded_engine_needs_no_more_than_that(
     report = ["kwire", "report", dataset, "-o", str(tmp_path / "report.html"), "--engine", "embedded"]
     first, loaded = loaded_by(report), loaded_by(report)
     assert {"duckdb", "jinja2"} <= loaded
-    assert {"sqlglot", "reports.embedded.translation"} & first - loaded == {"sqlglot", "reports.embedded.translation"}
-    assert not first & {"numba", "pandas", "pyspark", "lark", "rich", "analyzer.bulk", "analyzer.analysis"}
+    assert {"sqlglot", "kwire.reports.embedded.translation"} & first - loaded == {
+        "sqlglot",
+        "kwire.reports.embedded.translation",
+    }
+    assert not first & {"numba", "pandas", "pyspark", "lark", "rich", "kwire.analyzer.bulk", "kwire.analyzer.analysis"}
 
 
 def loaded_by(arguments: list[str]) -> set[str]:
     """The modules that a command of the console script loads."""
     program = f"""
 import atexit, contextlib, io, json, sys
-from analyzer.cli import parser as cli
+from kwire.analyzer.cli import parser as cli
 sys.argv = {arguments!r}
 atexit.register(lambda: print(json.dumps(sorted(sys.modules)), file=sys.__stdout__, flush=True))
 with contextlib.redirect_stdout(io.StringIO()):

@@ -26,7 +26,7 @@ import pytest
 from confluent_kafka import Producer
 from packaging.requirements import Requirement
 
-from captures import native, shipped
+from kwire.captures import native, shipped
 from tests.shared import ROOT, SAMPLES
 from tests.test_project import PACKAGES, tracked_files
 
@@ -134,7 +134,7 @@ def test_the_first_command_compiles_nothing(installed: Path, tmp_path: Path) -> 
     """Neither here nor in another process: nothing was put into the cache; and nobody imported Numba."""
     (tmp_path / "home").mkdir()
     code = (
-        "import sys; from analyzer.cli.parser import main; from captures import kernels\n"
+        "import sys; from kwire.analyzer.cli.parser import main; from kwire.captures import kernels\n"
         f"codes = main(['analyze', {str(CAPTURE)!r}, '-o', 'dataset']), main(['show', {str(CAPTURE)!r}])\n"
         "print(codes, kernels.compiled_here(), 'numba' in sys.modules, kernels.came_along().folder.name)"
     )
@@ -144,7 +144,7 @@ def test_the_first_command_compiles_nothing(installed: Path, tmp_path: Path) -> 
 
 
 MERGED = (
-    "import numpy as np; from analyzer.bulk.merging import merge; from captures import kernels\n"
+    "import numpy as np; from kwire.analyzer.bulk.merging import merge; from kwire.captures import kernels\n"
     "begins, first, place = np.array([0, 1, 3]), np.array([5, 4, 6]), np.zeros(3, np.int64)\n"
     "merge(begins, np.zeros(2, np.int64), first, np.zeros(3, np.int64), place)\n"
     "print(place.tolist(), len(kernels.compiled_here())); print(kernels.came_along().reason)"
@@ -162,7 +162,7 @@ def test_every_kernel_comes_along(tmp_path: Path) -> None:
     tool = [sys.executable, str(ROOT / "tools" / "object_code.py"), "kinds", str(tmp_path / "kinds")]
     done = subprocess.run([*tool, "--commands", "all"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    inside = ["analyzer.bulk.symbols.enter", "analyzer.records.checksums.checksum"]
+    inside = ["kwire.analyzer.bulk.symbols.enter", "kwire.analyzer.records.checksums.checksum"]
     assert done.stdout.endswith(f"never called: {inside}\n")
 
 
@@ -235,7 +235,7 @@ def test_the_wheel_is_for_this_python_and_the_compilers_that_made_it(wheel: Path
 def test_kernels_are_compiled_for_a_level_without_being_called(tmp_path: Path, target: str) -> None:
     """Here they are, where this processor can; the builder itself looks for registers that a level has not."""
     kinds = [[["<i8", 1, 1, 0x500]] * 5]
-    (tmp_path / "kinds").write_text(json.dumps({"analyzer.bulk.merging.merge": kinds}))
+    (tmp_path / "kinds").write_text(json.dumps({"kwire.analyzer.bulk.merging.merge": kinds}))
     needed = shipped.LEVELS[target]
     environment = {
         **os.environ,

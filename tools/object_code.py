@@ -39,7 +39,7 @@ NOT_THERE = {"x86-64-v2": re.compile(r"%[yz]mm\d"), "x86-64-v3": re.compile(r"%z
 
 def run(*arguments: str) -> None:
     """One command of kwire."""
-    from analyzer.cli.parser import main
+    from kwire.analyzer.cli.parser import main
 
     code: object
     complained = io.StringIO()
@@ -61,7 +61,7 @@ def run_few(samples: Path, folder: Path) -> None:
 
 def run_all(samples: Path, folder: Path) -> None:
     """All that a kernel may be called by."""
-    from analyzer.api import analyze
+    from kwire.analyzer.api import analyze
 
     for number, path in enumerate(sorted(samples.glob("*/capture.pcap*"))):
         capture, dataset = str(path), str(folder / f"{number}")
@@ -80,14 +80,14 @@ def run_all(samples: Path, folder: Path) -> None:
 
 def run_shared(capture: Path, folder: Path) -> None:
     """Do the work of Spark's tasks on chunks, where shares see their own packets and where they see all."""
-    from analyzer.dataset.dataset import Parts
-    from analyzer.pipeline import shares
-    from analyzer.pipeline.points import AnalysisOptions
-    from analyzer.pipeline.read_options import ReadOptions
-    from captures.chunks.chunk_reader import ChunkJoiner, ChunkReader, chunks_of
-    from captures.chunks.routing import RoutedReader
-    from captures.chunks.sorting import store
-    from captures.files import capture_points
+    from kwire.analyzer.dataset.dataset import Parts
+    from kwire.analyzer.pipeline import shares
+    from kwire.analyzer.pipeline.points import AnalysisOptions
+    from kwire.analyzer.pipeline.read_options import ReadOptions
+    from kwire.captures.chunks.chunk_reader import ChunkJoiner, ChunkReader, chunks_of
+    from kwire.captures.chunks.routing import RoutedReader
+    from kwire.captures.chunks.sorting import store
+    from kwire.captures.files import capture_points
 
     [point] = capture_points([str(capture)])
     [chunk] = chunks_of(point, 1 << 30)
@@ -108,17 +108,17 @@ def run_shared(capture: Path, folder: Path) -> None:
 
 def by_themselves() -> None:
     """Kernels that only captures reach that are larger, live or encrypted, with the arguments that they get there."""
-    from analyzer.bulk import shard, symbols
-    from analyzer.protocol import encoding
-    from analyzer.records import batch_reader
-    from captures import out_of_order, packed, prefixes
-    from captures.chunks import rows
-    from captures.flows import Flows, rebuild_buckets
-    from captures.live import records
-    from captures.stream_tables import SEG_COLUMNS
-    from captures.streams import Streams
-    from captures.tls import runs
-    from captures.windows import room_for
+    from kwire.analyzer.bulk import shard, symbols
+    from kwire.analyzer.protocol import encoding
+    from kwire.analyzer.records import batch_reader
+    from kwire.captures import out_of_order, packed, prefixes
+    from kwire.captures.chunks import rows
+    from kwire.captures.flows import Flows, rebuild_buckets
+    from kwire.captures.live import records
+    from kwire.captures.stream_tables import SEG_COLUMNS
+    from kwire.captures.streams import Streams
+    from kwire.captures.tls import runs
+    from kwire.captures.windows import room_for
 
     some = np.zeros(64, np.uint8)
     symbols.refill(np.zeros(4, np.int32), np.zeros((2, symbols.ENTRY_COLUMNS), np.int64), 0)
@@ -153,7 +153,7 @@ def by_themselves() -> None:
 
 def all_kernels() -> dict[str, Any]:
     """Every kernel of the modules that are loaded, by its full name."""
-    from captures import kernels
+    from kwire.captures import kernels
 
     return {kernels._full_name(known): known for known in kernels._known}
 
@@ -195,7 +195,7 @@ def tuples(value: Any) -> Any:
 
 
 def write_kinds(path: Path, commands: str, native: Path | None) -> None:
-    from captures import kernels
+    from kwire.captures import kernels
 
     samples = Path(kernels.__file__).resolve().parent / "samples"
     with tempfile.TemporaryDirectory() as folder:
@@ -219,7 +219,7 @@ def write_kinds(path: Path, commands: str, native: Path | None) -> None:
 
 
 def compile_all(path: Path, folder: Path) -> None:
-    from captures import kernels, native
+    from kwire.captures import kernels, native
 
     folder.mkdir(parents=True)
     target = os.environ["NUMBA_CPU_NAME"]
@@ -246,7 +246,7 @@ def compile_all(path: Path, folder: Path) -> None:
 
 
 def describe(folder: Path, targets: list[str]) -> None:
-    from captures import kernels, shipped
+    from kwire.captures import kernels, shipped
 
     needed = {name: shipped.features() if name == NATIVE else shipped.LEVELS[name] for name in targets}
     (folder / shipped.DESCRIPTION).write_bytes(shipped.description(kernels.sources_hash(), needed))

@@ -104,7 +104,7 @@ def put_object_code(unpacked: Path, targets: list[str], commands: str) -> None:
 
 def needed_of(unpacked: Path, target: str) -> list[str]:
     """The features of a target, as the wheel's own module says them."""
-    code = f"import json; from captures.shipped import LEVELS; print(json.dumps(LEVELS[{target!r}]))"
+    code = f"import json; from kwire.captures.shipped import LEVELS; print(json.dumps(LEVELS[{target!r}]))"
     environment = {**os.environ, "PYTHONPATH": str(unpacked)}
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=unpacked, env=environment, check=True, stdout=subprocess.PIPE)

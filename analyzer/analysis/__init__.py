@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 if TYPE_CHECKING:
-    from analyzer.analysis.control_exchanges import Border, ControlExchange
-    from analyzer.bulk.rows import Window
+    from kwire.analyzer.analysis.control_exchanges import Border, ControlExchange
+    from kwire.analyzer.bulk.rows import Window
 
 TopicName = Callable[[str], str]
 """The name for a topic id, where a message of the capture point says it; else the argument."""

@@ -19,18 +19,18 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from analyzer.analysis import TopicName
-from analyzer.analysis.combinations import pairs
-from analyzer.analysis.control_exchanges import Border, ControlExchange
-from analyzer.analysis.logins import Login, session_lifetime
-from analyzer.bulk import row_groups as c
-from analyzer.bulk import state as s
-from analyzer.bulk.rows import Names, Window
-from analyzer.bulk.shard_result import Connections
-from analyzer.dataset import tables
-from analyzer.frame import arrow
-from analyzer.protocol import api_keys as apis
-from analyzer.protocol import schema
+from kwire.analyzer.analysis import TopicName
+from kwire.analyzer.analysis.combinations import pairs
+from kwire.analyzer.analysis.control_exchanges import Border, ControlExchange
+from kwire.analyzer.analysis.logins import Login, session_lifetime
+from kwire.analyzer.bulk import row_groups as c
+from kwire.analyzer.bulk import state as s
+from kwire.analyzer.bulk.rows import Names, Window
+from kwire.analyzer.bulk.shard_result import Connections
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.frame import arrow
+from kwire.analyzer.protocol import api_keys as apis
+from kwire.analyzer.protocol import schema
 
 MAX_CLIENTS: Final = 100_000
 """Rows of `clients` but one. Each takes about half a kilobyte until the end, and a client id is any text."""

@@ -13,12 +13,12 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from analyzer.analysis.zookeeper import LeaderState, broker_of, leader_of
-from analyzer.bulk import state as s
-from analyzer.bulk.rows import Names, Window
-from analyzer.bulk.zookeeper import ZooKeeper
-from analyzer.dataset import tables
-from analyzer.frame import arrow
+from kwire.analyzer.analysis.zookeeper import LeaderState, broker_of, leader_of
+from kwire.analyzer.bulk import state as s
+from kwire.analyzer.bulk.rows import Names, Window
+from kwire.analyzer.bulk.zookeeper import ZooKeeper
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.frame import arrow
 
 MAX_OFFERS = 1024
 """Offers of API versions remembered of a connection, so that each is one row; brokers offer fewer than a hundred."""

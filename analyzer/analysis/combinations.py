@@ -10,8 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from analyzer.bulk import row_groups
-from captures.kernels import NULL
+from kwire.analyzer.bulk import row_groups
+from kwire.captures.kernels import NULL
 
 combinations: Final = row_groups.numbered
 """Return (int64[k], the first row of each different combination; int64[n], the number of each row's combination)."""

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from analyzer.bulk.proxy_prefixes import named_ends
-from analyzer.bulk.rows import Names, Window
-from analyzer.bulk.shard_result import AT_BROKER, SYMBOLS, TEXTS, Connections
-from analyzer.common.times import rfc3339
-from analyzer.dataset import tables
-from analyzer.frame import arrow
-from captures.kernels import NULL
+from kwire.analyzer.bulk.proxy_prefixes import named_ends
+from kwire.analyzer.bulk.rows import Names, Window
+from kwire.analyzer.bulk.shard_result import AT_BROKER, SYMBOLS, TEXTS, Connections
+from kwire.analyzer.common.times import rfc3339
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.frame import arrow
+from kwire.captures.kernels import NULL
 
 CLOSED = ("open", "fin", "rst")
 CAPTURE_POINTS = ("unknown", "client", "broker", "between")
@@ -47,7 +47,7 @@ _LAST_SAID = (None, "request", "answer")
 TLS = "TLS"
 """What a connection looks like that begins with a TLS record."""
 ZOOKEEPER = "ZooKeeper"
-"""What a connection looks like that begins as one to ZooKeeper does; `analyzer.bulk.zookeeper` reads it."""
+"""What a connection looks like that begins as one to ZooKeeper does; `kwire.analyzer.bulk.zookeeper` reads it."""
 
 
 def unrecognised_guess(first: tuple[int, int]) -> str:

@@ -1,7 +1,7 @@
 """Exchanges of the control APIs with decoded bodies: groups, transactions and logins.
 
 In: windows with the raw messages of `APIS`. Out: their exchanges, in order (`ControlExchange`), for collectors
-(`analyzer.analysis.Collector`). Rules: bodies are decoded on access; frequent APIs (Produce, Fetch, Heartbeat,
+(`kwire.analyzer.analysis.Collector`). Rules: bodies are decoded on access; frequent APIs (Produce, Fetch, Heartbeat,
 OffsetCommit) are not here, because a window's columns hold all that matters of them. A window with many control
 exchanges is handed on in pieces, each a window of its own: a decoded body takes some kilobytes, and a window may have
 fifty thousand.
@@ -15,14 +15,14 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from analyzer.analysis import TopicName
-from analyzer.bulk import exchange_tables
-from analyzer.bulk.rows import NEVER, Window
-from analyzer.frame import arrow, cells
-from analyzer.messages.exchange import Exchange
-from analyzer.messages.raw_messages import Messages
-from analyzer.protocol import api_keys as apis
-from analyzer.protocol.embedded import Groups
+from kwire.analyzer.analysis import TopicName
+from kwire.analyzer.bulk import exchange_tables
+from kwire.analyzer.bulk.rows import NEVER, Window
+from kwire.analyzer.frame import arrow, cells
+from kwire.analyzer.messages.exchange import Exchange
+from kwire.analyzer.messages.raw_messages import Messages
+from kwire.analyzer.protocol import api_keys as apis
+from kwire.analyzer.protocol.embedded import Groups
 
 # fmt: off
 APIS: Final = frozenset(

@@ -13,11 +13,11 @@ from typing import Final
 
 import numpy as np
 
-from analyzer.analysis.combinations import combinations, largest, smallest
-from analyzer.bulk import state as s
-from analyzer.bulk.rows import Window
-from analyzer.frame import arrow
-from analyzer.protocol import api_keys as apis
+from kwire.analyzer.analysis.combinations import combinations, largest, smallest
+from kwire.analyzer.bulk import state as s
+from kwire.analyzer.bulk.rows import Window
+from kwire.analyzer.frame import arrow
+from kwire.analyzer.protocol import api_keys as apis
 
 BIN_NS: Final = 1 << 24
 """17 ms: the precision of a stop, where more than two fetches in that time brought records of the partition."""

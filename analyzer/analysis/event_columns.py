@@ -1,4 +1,4 @@
-"""Columns that all events of frequent APIs have, for the logs (`analyzer.frame.log`) that collectors keep of them.
+"""Columns that all events of frequent APIs have, for the logs (`kwire.analyzer.frame.log`) that collectors keep of them.
 
 In: exchanges of a window, in which text is a number of `Names`. Out: columns. Rule: no event makes a Python object.
 """
@@ -9,10 +9,10 @@ from typing import Final
 
 import numpy as np
 
-from analyzer.bulk.rows import Exchanges
-from analyzer.frame.arrow import distinct
-from analyzer.frame.log import Columns
-from captures.kernels import NULL
+from kwire.analyzer.bulk.rows import Exchanges
+from kwire.analyzer.frame.arrow import distinct
+from kwire.analyzer.frame.log import Columns
+from kwire.captures.kernels import NULL
 
 EVENT_COLUMNS: Final = ("completed_by", "serial", "time", "connection", "exchange", "reply", "client", "ip")
 """Columns of `event_columns`, and those of them that number texts (`EVENT_TEXTS`)."""

@@ -1,4 +1,4 @@
-"""Events of groups as they wait for the tables: bytes, not objects (`analyzer.frame.log`).
+"""Events of groups as they wait for the tables: bytes, not objects (`kwire.analyzer.frame.log`).
 
 In: `Event`s, one after the other. Out: the same, group by group, each group's in order; the latest of them. Rule: an
 event is an object only while its group is read. As an object it takes a kilobyte, here some 400 bytes.
@@ -13,10 +13,10 @@ from typing import Final
 
 import numpy as np
 
-from analyzer.analysis import group_events as g
-from analyzer.analysis.group_events import Event
-from analyzer.frame.arrow import distinct
-from analyzer.frame.log import Columns, Log
+from kwire.analyzer.analysis import group_events as g
+from kwire.analyzer.analysis.group_events import Event
+from kwire.analyzer.frame.arrow import distinct
+from kwire.analyzer.frame.log import Columns, Log
 
 # fmt: off
 _KINDS: Final = tuple(sorted((

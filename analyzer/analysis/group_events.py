@@ -16,12 +16,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from analyzer.analysis.control_exchanges import ControlExchange
-from analyzer.bulk import state as s
-from analyzer.bulk.rows import Window, end_point
-from analyzer.messages.exchange import Exchange
-from analyzer.protocol import api_keys as apis
-from analyzer.protocol import errors as kafka_errors
+from kwire.analyzer.analysis.control_exchanges import ControlExchange
+from kwire.analyzer.bulk import state as s
+from kwire.analyzer.bulk.rows import Window, end_point
+from kwire.analyzer.messages.exchange import Exchange
+from kwire.analyzer.protocol import api_keys as apis
+from kwire.analyzer.protocol import errors as kafka_errors
 
 Place = tuple[int, int]
 Partition = tuple[str, int | None]

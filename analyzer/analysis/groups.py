@@ -26,20 +26,20 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from analyzer.analysis import TopicName
-from analyzer.analysis import group_events as g
-from analyzer.analysis.combinations import combinations, largest, smallest
-from analyzer.analysis.control_exchanges import Border, ControlExchange
-from analyzer.analysis.delivery_times import DeliveryTimes
-from analyzer.analysis.event_log import EventLog
-from analyzer.analysis.group_events import Contact, Event
-from analyzer.analysis.rebalances import rebalances
-from analyzer.bulk import state as s
-from analyzer.bulk.rows import Window
-from analyzer.frame import arrow
-from analyzer.frame.log import OrderedRows
-from analyzer.protocol import api_keys as apis
-from analyzer.protocol import errors as kafka_errors
+from kwire.analyzer.analysis import TopicName
+from kwire.analyzer.analysis import group_events as g
+from kwire.analyzer.analysis.combinations import combinations, largest, smallest
+from kwire.analyzer.analysis.control_exchanges import Border, ControlExchange
+from kwire.analyzer.analysis.delivery_times import DeliveryTimes
+from kwire.analyzer.analysis.event_log import EventLog
+from kwire.analyzer.analysis.group_events import Contact, Event
+from kwire.analyzer.analysis.rebalances import rebalances
+from kwire.analyzer.bulk import state as s
+from kwire.analyzer.bulk.rows import Window
+from kwire.analyzer.frame import arrow
+from kwire.analyzer.frame.log import OrderedRows
+from kwire.analyzer.protocol import api_keys as apis
+from kwire.analyzer.protocol import errors as kafka_errors
 
 _COMMITS: Final = (apis.OFFSET_COMMIT, apis.TXN_OFFSET_COMMIT)
 _BY_COLUMNS: Final = np.array((apis.HEARTBEAT, *_COMMITS))

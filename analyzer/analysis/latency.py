@@ -17,14 +17,14 @@ from typing import Final
 
 import numpy as np
 
-from analyzer.analysis.sessions import Sessions
-from analyzer.bulk import latency_split as m
-from analyzer.bulk import state as s
-from analyzer.bulk.rows import Exchanges, Window
-from analyzer.frame import arrow
-from analyzer.frame.buffer_pool import lent
-from analyzer.protocol import api_keys as apis
-from analyzer.protocol import errors
+from kwire.analyzer.analysis.sessions import Sessions
+from kwire.analyzer.bulk import latency_split as m
+from kwire.analyzer.bulk import state as s
+from kwire.analyzer.bulk.rows import Exchanges, Window
+from kwire.analyzer.frame import arrow
+from kwire.analyzer.frame.buffer_pool import lent
+from kwire.analyzer.protocol import api_keys as apis
+from kwire.analyzer.protocol import errors
 
 THROTTLED_AFTER: Final = 2
 """Version of ApiVersions from which on brokers answer first and keep silent afterwards (KIP-219, Kafka 2.0)."""

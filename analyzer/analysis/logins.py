@@ -17,11 +17,11 @@ import json
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from analyzer.frame.arrow import text
-from analyzer.messages.exchange import Exchange
-from analyzer.protocol import api_keys as apis
-from analyzer.protocol import errors, tree
-from analyzer.protocol.schema import REQUEST, RESPONSE
+from kwire.analyzer.frame.arrow import text
+from kwire.analyzer.messages.exchange import Exchange
+from kwire.analyzer.protocol import api_keys as apis
+from kwire.analyzer.protocol import errors, tree
+from kwire.analyzer.protocol.schema import REQUEST, RESPONSE
 
 MAX_TOKEN = 1 << 16
 """Bytes of a token that is looked at: real ones have a few thousand."""

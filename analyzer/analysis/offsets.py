@@ -22,22 +22,22 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from analyzer.analysis import TopicName
-from analyzer.analysis.combinations import combinations, last_of_each
-from analyzer.analysis.control_exchanges import Border, ControlExchange
-from analyzer.analysis.event_columns import EVENT_COLUMNS, EVENT_ORDER, event_columns
-from analyzer.analysis.reader_positions import FETCHED, LEFT, LISTED, MOVE_COLUMNS, MOVE_TEXTS, REFUSED, Positions
-from analyzer.analysis.replicated_offsets import Replicated
-from analyzer.analysis.zookeeper import Committed, offset_of
-from analyzer.bulk import state as s
-from analyzer.bulk.rows import Exchanges, Window
-from analyzer.dataset import tables
-from analyzer.dataset.parquet_files import ROW_GROUP_ROWS
-from analyzer.frame import arrow
-from analyzer.frame.log import Columns, Log
-from analyzer.protocol import api_keys as apis
-from analyzer.protocol import errors as kafka_errors
-from captures.kernels import NULL
+from kwire.analyzer.analysis import TopicName
+from kwire.analyzer.analysis.combinations import combinations, last_of_each
+from kwire.analyzer.analysis.control_exchanges import Border, ControlExchange
+from kwire.analyzer.analysis.event_columns import EVENT_COLUMNS, EVENT_ORDER, event_columns
+from kwire.analyzer.analysis.reader_positions import FETCHED, LEFT, LISTED, MOVE_COLUMNS, MOVE_TEXTS, REFUSED, Positions
+from kwire.analyzer.analysis.replicated_offsets import Replicated
+from kwire.analyzer.analysis.zookeeper import Committed, offset_of
+from kwire.analyzer.bulk import state as s
+from kwire.analyzer.bulk.rows import Exchanges, Window
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.dataset.parquet_files import ROW_GROUP_ROWS
+from kwire.analyzer.frame import arrow
+from kwire.analyzer.frame.log import Columns, Log
+from kwire.analyzer.protocol import api_keys as apis
+from kwire.analyzer.protocol import errors as kafka_errors
+from kwire.captures.kernels import NULL
 
 MOST_KEPT: Final = 200_000
 """Commits, and moves of readers, that are remembered from one rotation to the next: one of each group or reader and

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from analyzer.protocol import errors
+from kwire.analyzer.protocol import errors
 
 FENCED: Final = frozenset((errors.INVALID_PRODUCER_EPOCH, errors.PRODUCER_FENCED))
 COMMITTED, ABORTED, TAKEN_OVER, OPEN, UNKNOWN = "committed", "aborted", "fenced", "open", "unknown"

@@ -13,16 +13,16 @@ from typing import Final
 
 import numpy as np
 
-from analyzer.analysis.combinations import combinations
-from analyzer.analysis.event_columns import EVENT_COLUMNS, event_columns
-from analyzer.bulk import row_groups
-from analyzer.bulk import state as s
-from analyzer.bulk.rows import Exchanges, Window
-from analyzer.frame import arrow
-from analyzer.frame.log import Columns
-from analyzer.protocol import api_keys as apis
-from analyzer.protocol import errors as kafka_errors
-from captures.kernels import NULL
+from kwire.analyzer.analysis.combinations import combinations
+from kwire.analyzer.analysis.event_columns import EVENT_COLUMNS, event_columns
+from kwire.analyzer.bulk import row_groups
+from kwire.analyzer.bulk import state as s
+from kwire.analyzer.bulk.rows import Exchanges, Window
+from kwire.analyzer.frame import arrow
+from kwire.analyzer.frame.log import Columns
+from kwire.analyzer.protocol import api_keys as apis
+from kwire.analyzer.protocol import errors as kafka_errors
+from kwire.captures.kernels import NULL
 
 FETCHED, REFUSED, LISTED, LEFT = range(4)
 """Kinds of moves: a fetch elsewhere than where the one before ended, or the first of its connection; a fetch refused

@@ -23,10 +23,10 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any, Final, NamedTuple
 
-from analyzer.analysis import group_events as g
-from analyzer.analysis.delivery_times import ClientDeliveryTimes
-from analyzer.analysis.group_events import Contact, Event, Partition
-from analyzer.protocol import errors as kafka_errors
+from kwire.analyzer.analysis import group_events as g
+from kwire.analyzer.analysis.delivery_times import ClientDeliveryTimes
+from kwire.analyzer.analysis.group_events import Contact, Event, Partition
+from kwire.analyzer.protocol import errors as kafka_errors
 
 METADATA, COORDINATOR, UNKNOWN = "metadata", "coordinator", "unknown"
 _MS: Final = 1_000_000

@@ -13,11 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pyarrow as pa
 
-from analyzer.bulk import state as s
-from analyzer.bulk.rows import Exchanges, Names, Window, no_exchanges
-from analyzer.dataset.parquet_files import ROW_GROUP_ROWS
-from analyzer.protocol import api_keys as api_names
-from analyzer.records.arrow_tables import (
+from kwire.analyzer.bulk import state as s
+from kwire.analyzer.bulk.rows import Exchanges, Names, Window, no_exchanges
+from kwire.analyzer.dataset.parquet_files import ROW_GROUP_ROWS
+from kwire.analyzer.protocol import api_keys as api_names
+from kwire.analyzer.records.arrow_tables import (
     FETCH,
     NO_RECORDS,
     PRODUCE,
@@ -28,8 +28,8 @@ from analyzer.records.arrow_tables import (
     RecordTables,
     empty_table,
 )
-from analyzer.records.batches import Limits
-from captures.kernels import NULL
+from kwire.analyzer.records.batches import Limits
+from kwire.captures.kernels import NULL
 
 GROUP_BYTES = 32 << 20
 """Bytes after which a row group ends early (`--records full`): they wait in memory."""

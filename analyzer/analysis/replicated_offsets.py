@@ -15,15 +15,15 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from analyzer.analysis.combinations import last_of_each
-from analyzer.analysis.event_columns import EVENT_COLUMNS, EVENT_ORDER
-from analyzer.bulk import state as s
-from analyzer.bulk.rows import Window
-from analyzer.dataset import tables
-from analyzer.frame import arrow
-from analyzer.frame.log import Columns, Log
-from analyzer.protocol import api_keys as apis
-from captures.kernels import NULL
+from kwire.analyzer.analysis.combinations import last_of_each
+from kwire.analyzer.analysis.event_columns import EVENT_COLUMNS, EVENT_ORDER
+from kwire.analyzer.bulk import state as s
+from kwire.analyzer.bulk.rows import Window
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.frame import arrow
+from kwire.analyzer.frame.log import Columns, Log
+from kwire.analyzer.protocol import api_keys as apis
+from kwire.captures.kernels import NULL
 
 REPLICA: Final = "replica"
 TOPIC: Final = "__consumer_offsets"
@@ -211,7 +211,7 @@ def _bytes(window: Window, numbers: np.ndarray) -> dict[int, bytes]:
 
 def _records(data: bytes) -> Iterator[tuple[int, int, Any]]:
     """(number, offset, record) of a record set as one of that topic, without control records."""
-    from analyzer.records import record_trees  # opens batches: a start does not need it
+    from kwire.analyzer.records import record_trees  # opens batches: a start does not need it
 
     for number, offset, record in record_trees.record_set(data, TOPIC, nodes=False).typed:
         if record.key is None or record.key.type != _CONTROL:

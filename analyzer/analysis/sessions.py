@@ -17,12 +17,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from analyzer.bulk import purgatory as h
-from analyzer.bulk import state as s
-from analyzer.bulk.row_groups import steady
-from analyzer.bulk.rows import Names, Window
-from analyzer.dataset import tables
-from analyzer.frame import arrow
+from kwire.analyzer.bulk import purgatory as h
+from kwire.analyzer.bulk import state as s
+from kwire.analyzer.bulk.row_groups import steady
+from kwire.analyzer.bulk.rows import Names, Window
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.frame import arrow
 
 MAX_KNOWN: Final = 1 << 17
 """Partitions whose ends are remembered: 450 bytes each. A broker that leads a tenth of it is a large one."""

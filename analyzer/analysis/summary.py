@@ -14,19 +14,19 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from analyzer.analysis.cluster_metadata import TopicIds
-from analyzer.analysis.connections import Coverage, EndedConnections
-from analyzer.bulk.exchange_tables import STATUSES
-from analyzer.bulk.rows import Exchanges, Names, Window
-from analyzer.bulk.shard_result import Connections
-from analyzer.common.times import rfc3339
-from analyzer.frame.arrow import distinct
-from analyzer.protocol import errors as kafka_errors
-from analyzer.protocol import schema as definitions
-from analyzer.records.arrow_tables import RecordCounts
-from analyzer.records.log_reader import LogRead
-from captures.files import FileInfo
-from captures.kernels import NULL
+from kwire.analyzer.analysis.cluster_metadata import TopicIds
+from kwire.analyzer.analysis.connections import Coverage, EndedConnections
+from kwire.analyzer.bulk.exchange_tables import STATUSES
+from kwire.analyzer.bulk.rows import Exchanges, Names, Window
+from kwire.analyzer.bulk.shard_result import Connections
+from kwire.analyzer.common.times import rfc3339
+from kwire.analyzer.frame.arrow import distinct
+from kwire.analyzer.protocol import errors as kafka_errors
+from kwire.analyzer.protocol import schema as definitions
+from kwire.analyzer.records.arrow_tables import RecordCounts
+from kwire.analyzer.records.log_reader import LogRead
+from kwire.captures.files import FileInfo
+from kwire.captures.kernels import NULL
 
 _FINE_BITS = 6
 """Bits after the leading one that tell buckets apart: 2**-6 is 1.6 %."""

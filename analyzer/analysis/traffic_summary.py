@@ -12,13 +12,13 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from analyzer.analysis.combinations import combinations, largest, smallest
-from analyzer.bulk import state as s
-from analyzer.bulk.rows import Exchanges, Window
-from analyzer.frame.arrow import among
-from analyzer.protocol import api_keys
-from analyzer.records import timestamps
-from captures.kernels import NULL
+from kwire.analyzer.analysis.combinations import combinations, largest, smallest
+from kwire.analyzer.bulk import state as s
+from kwire.analyzer.bulk.rows import Exchanges, Window
+from kwire.analyzer.frame.arrow import among
+from kwire.analyzer.protocol import api_keys
+from kwire.analyzer.records import timestamps
+from kwire.captures.kernels import NULL
 
 APIS: Final = (api_keys.PRODUCE, api_keys.FETCH)
 OTHERS: Final = frozenset(range(s.KEPT_APIS)).difference(APIS)

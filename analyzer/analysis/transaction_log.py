@@ -1,4 +1,4 @@
-"""Messages about transactional ids as they wait for their producers: bytes, not objects (`analyzer.frame.log`).
+"""Messages about transactional ids as they wait for their producers: bytes, not objects (`kwire.analyzer.frame.log`).
 
 In: messages, one after the other. Out: the same, id by id. Rule: as an object a message takes two thirds of a kilobyte,
 here a third of that.
@@ -13,9 +13,9 @@ from typing import Final
 
 import numpy as np
 
-from analyzer.analysis.producers import Partition, ProducerEvent
-from analyzer.frame.log import Columns, Log
-from captures.kernels import NULL
+from kwire.analyzer.analysis.producers import Partition, ProducerEvent
+from kwire.analyzer.frame.log import Columns, Log
+from kwire.captures.kernels import NULL
 
 
 @dataclass(frozen=True, slots=True)

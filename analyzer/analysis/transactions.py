@@ -22,17 +22,17 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from analyzer.analysis import TopicName
-from analyzer.analysis.control_exchanges import NEVER, Border, ControlExchange
-from analyzer.analysis.event_columns import EVENT_COLUMNS, EVENT_ORDER, event_columns
-from analyzer.analysis.producers import ABORTED, COMMITTED, Partition, Place, Producer, ProducerEvent, Transaction
-from analyzer.analysis.transaction_log import TransactionLog, TransactionMessage
-from analyzer.bulk import state as s
-from analyzer.bulk.rows import Exchanges, Window
-from analyzer.frame.arrow import distinct
-from analyzer.frame.log import Columns, Log, OrderedRows
-from analyzer.protocol import api_keys as apis
-from captures.kernels import NULL
+from kwire.analyzer.analysis import TopicName
+from kwire.analyzer.analysis.control_exchanges import NEVER, Border, ControlExchange
+from kwire.analyzer.analysis.event_columns import EVENT_COLUMNS, EVENT_ORDER, event_columns
+from kwire.analyzer.analysis.producers import ABORTED, COMMITTED, Partition, Place, Producer, ProducerEvent, Transaction
+from kwire.analyzer.analysis.transaction_log import TransactionLog, TransactionMessage
+from kwire.analyzer.bulk import state as s
+from kwire.analyzer.bulk.rows import Exchanges, Window
+from kwire.analyzer.frame.arrow import distinct
+from kwire.analyzer.frame.log import Columns, Log, OrderedRows
+from kwire.analyzer.protocol import api_keys as apis
+from kwire.captures.kernels import NULL
 
 # fmt: off
 _COLUMNS: Final = (

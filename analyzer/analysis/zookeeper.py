@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from analyzer.bulk.rows import Window
-from analyzer.bulk.zookeeper import ZooKeeper
-from analyzer.common.times import rfc3339
+from kwire.analyzer.bulk.rows import Window
+from kwire.analyzer.bulk.zookeeper import ZooKeeper
+from kwire.analyzer.common.times import rfc3339
 
 MAX_LISTED: Final = 1000
 """Kinds of requests, and changes of the controller, that `_kwire.json` lists."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from analyzer.bulk import state as s
-from captures.kernels import NULL, Array, Int, Table, inline, kernel
+from kwire.analyzer.bulk import state as s
+from kwire.captures.kernels import NULL, Array, Int, Table, inline, kernel
 
 (
     T_REQUEST,

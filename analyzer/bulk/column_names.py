@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from analyzer.bulk import state as s
-from analyzer.dataset import tables
+from kwire.analyzer.bulk import state as s
+from kwire.analyzer.dataset import tables
 
 # fmt: off
 _NAMED_OTHERWISE: Final = {

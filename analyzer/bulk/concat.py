@@ -15,11 +15,11 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from analyzer.bulk import merging as m
-from analyzer.bulk import state as s
-from analyzer.bulk.shard_result import ShardResult
-from analyzer.frame.arrow import distinct
-from analyzer.frame.buffer_pool import BufferPool
+from kwire.analyzer.bulk import merging as m
+from kwire.analyzer.bulk import state as s
+from kwire.analyzer.bulk.shard_result import ShardResult
+from kwire.analyzer.frame.arrow import distinct
+from kwire.analyzer.frame.buffer_pool import BufferPool
 
 Each: TypeAlias = Callable[[Callable[[Any], None], Sequence[Any]], None]
 """Does something with each of some things, in any order, perhaps several at a time; back when all is done."""

@@ -1,6 +1,6 @@
 """A capture point, end to end: windows of packets through the stages, over threads, as windows of what ended.
 
-In: a `CapturePoint`. Out: a `Window` for each (`analyzer.bulk.rows`). Reading and connection tracking run ahead of
+In: a `CapturePoint`. Out: a `Window` for each (`kwire.analyzer.bulk.rows`). Reading and connection tracking run ahead of
 the shards by one window; each shard takes the connections whose slot is its number modulo the number of shards. What
 comes out depends on the packets alone: each window is in order of the packet that completed its rows, and windows
 follow one another.
@@ -18,24 +18,24 @@ from typing import BinaryIO, ClassVar, Final
 
 import numpy as np
 
-from analyzer.bulk import state as s
-from analyzer.bulk.concat import Helpers
-from analyzer.bulk.framing import converse
-from analyzer.bulk.rows import ShardMerger, Window
-from analyzer.bulk.shard import FRAME_LIMIT, Conversations, compile_converse, layouts
-from analyzer.bulk.shard_result import ShardResult
-from analyzer.bulk.zookeeper import ZooKeeperConversations
-from captures.attempts import Attempt, Unmet, attempts, unmet
-from captures.files import CapturePoint
-from captures.flows import WOKEN_SLOT, Assigned, Flows
-from captures.kernels import compile_apart
-from captures.out_of_order import WAITING_BYTES
-from captures.packets import Packets, Reader, no_packets
-from captures.streams import Streams
-from captures.tls.ciphers import available, need
-from captures.tls.keylog import KeyFiles
-from captures.tls.stage import Stage
-from captures.windows import WindowSize
+from kwire.analyzer.bulk import state as s
+from kwire.analyzer.bulk.concat import Helpers
+from kwire.analyzer.bulk.framing import converse
+from kwire.analyzer.bulk.rows import ShardMerger, Window
+from kwire.analyzer.bulk.shard import FRAME_LIMIT, Conversations, compile_converse, layouts
+from kwire.analyzer.bulk.shard_result import ShardResult
+from kwire.analyzer.bulk.zookeeper import ZooKeeperConversations
+from kwire.captures.attempts import Attempt, Unmet, attempts, unmet
+from kwire.captures.files import CapturePoint
+from kwire.captures.flows import WOKEN_SLOT, Assigned, Flows
+from kwire.captures.kernels import compile_apart
+from kwire.captures.out_of_order import WAITING_BYTES
+from kwire.captures.packets import Packets, Reader, no_packets
+from kwire.captures.streams import Streams
+from kwire.captures.tls.ciphers import available, need
+from kwire.captures.tls.keylog import KeyFiles
+from kwire.captures.tls.stage import Stage
+from kwire.captures.windows import WindowSize
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Settings:
     shards           what connections are divided into, each the work of one thread at a time. All look at all packets,
                      and rows of several are put in order, so as few as keep up with who reads and stores
     window_bytes     bytes of capture read at a time
-    large_bytes      the same as long as so many do not hold too much (`captures.windows.WindowSize`); 0: it is always
+    large_bytes      the same as long as so many do not hold too much (`kwire.captures.windows.WindowSize`); 0: it is always
                      `window_bytes`
     ports            server ports that are Kafka whatever their content looks like
     keep_messages    hand out the raw bytes of messages: of all, or of some APIs (but of none above 4 MiB)
@@ -75,7 +75,7 @@ class Settings:
 @dataclass(frozen=True, slots=True)
 class Share:
     """The connections that an engine works on: those whose four-tuple is in `groups`, of `among` so many
-    (`captures.chunks.groups`).
+    (`kwire.captures.chunks.groups`).
 
     number, of: which share this is, of how many. groups: default: the share's own number of `of`. alone: of other
     shares' packets the reader knows only the time.
@@ -99,7 +99,7 @@ class Share:
 
     def _own(self, assigned: Assigned) -> np.ndarray:
         """bool: which slots' connections are this share's."""
-        from captures.chunks.groups import groups_of, pairs_of  # few engines have a share
+        from kwire.captures.chunks.groups import groups_of, pairs_of  # few engines have a share
 
         a_hi, a_lo, b_hi, b_lo, ports = assigned.pairs.T
         a, b = (a_hi, a_lo, ports >> np.uint64(16)), (b_hi, b_lo, ports & np.uint64(0xFFFF))

@@ -15,23 +15,23 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from analyzer.bulk import cast, projection
-from analyzer.bulk import state as s
-from analyzer.bulk.column_names import COLUMNS
-from analyzer.dataset import tables
-from analyzer.frame import arrow
-from analyzer.frame.arrow import distinct
-from analyzer.frame.numbers import Numbers, frozen, in_use, joined, narrow
-from analyzer.protocol import api_keys as api_names
-from analyzer.protocol import errors as kafka_errors
-from analyzer.protocol import schema as definitions
-from analyzer.protocol.decoding import REASONS
-from analyzer.protocol.program import Program, load
-from captures.cast import list_ends, list_items, take
+from kwire.analyzer.bulk import cast, projection
+from kwire.analyzer.bulk import state as s
+from kwire.analyzer.bulk.column_names import COLUMNS
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.frame import arrow
+from kwire.analyzer.frame.arrow import distinct
+from kwire.analyzer.frame.numbers import Numbers, frozen, in_use, joined, narrow
+from kwire.analyzer.protocol import api_keys as api_names
+from kwire.analyzer.protocol import errors as kafka_errors
+from kwire.analyzer.protocol import schema as definitions
+from kwire.analyzer.protocol.decoding import REASONS
+from kwire.analyzer.protocol.program import Program, load
+from kwire.captures.cast import list_ends, list_items, take
 
 if TYPE_CHECKING:
-    from analyzer.bulk.rows import Exchanges, Names
-    from captures.files import FileInfo
+    from kwire.analyzer.bulk.rows import Exchanges, Names
+    from kwire.captures.files import FileInfo
 
 STATUSES = ("answered", "no_response_expected", "unanswered", "in_flight", "orphan_response")
 STATES = ("decoded", "truncated", "undecoded")

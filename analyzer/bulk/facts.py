@@ -11,13 +11,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from analyzer.bulk import concat, merging
-from analyzer.bulk import state as s
-from analyzer.bulk.rows import EndPoints, Exchanges, through
-from analyzer.bulk.shard_result import ShardResult
-from analyzer.frame.arrow import distinct
-from analyzer.frame.buffer_pool import BufferPool
-from captures.packed import Packed, pack, picked
+from kwire.analyzer.bulk import concat, merging
+from kwire.analyzer.bulk import state as s
+from kwire.analyzer.bulk.rows import EndPoints, Exchanges, through
+from kwire.analyzer.bulk.shard_result import ShardResult
+from kwire.analyzer.frame.arrow import distinct
+from kwire.analyzer.frame.buffer_pool import BufferPool
+from kwire.captures.packed import Packed, pack, picked
 
 _WORKED_OUT: Final = (s.X_MUTED_US, s.X_NETWORK_US, s.X_HOLD_US, s.X_PATH_DELAY_NS)
 _NAMED: Final = (s.X_SLOT, s.X_CLIENT_SIDE, s.X_COMPLETED_BY, s.X_CLIENT_ID, s.X_GROUP, s.X_TRANSACTIONAL_ID)
@@ -32,7 +32,7 @@ _OF_EXCHANGES: Final = (
     s.X_SESSION, s.X_SESSION_EPOCH, s.X_SESSION_GIVEN, s.X_TIMEOUT, s.X_ASSIGNMENTS, s.X_GENERATION,
 )
 # fmt: on
-"""What else `analyzer.analysis.latency` reads of those that matter, to decide how long they were held."""
+"""What else `kwire.analyzer.analysis.latency` reads of those that matter, to decide how long they were held."""
 _UNSAID: Final = tuple(set(range(s.X_COLUMNS)) - {*_OF_EXCHANGES, *_SYMBOLS, s.X_COMPLETED_BY})
 _OF_PARTS: Final = (  # the owner first: it is said anew
     s.P_OWNER,

@@ -10,13 +10,13 @@ from typing import Final
 
 import numpy as np
 
-from analyzer.bulk import projection as role
-from analyzer.bulk import state as s
-from analyzer.bulk.partitions import uuid_text
-from analyzer.bulk.symbols import ENTRY_AT, ENTRY_LENGTH, ENTRY_STAMP, STAMP, intern, lacks
-from analyzer.protocol import api_keys
-from analyzer.protocol.decoding import read_int64
-from captures.kernels import Bytes, Flag, Int, Table, inline
+from kwire.analyzer.bulk import projection as role
+from kwire.analyzer.bulk import state as s
+from kwire.analyzer.bulk.partitions import uuid_text
+from kwire.analyzer.bulk.symbols import ENTRY_AT, ENTRY_LENGTH, ENTRY_STAMP, STAMP, intern, lacks
+from kwire.analyzer.protocol import api_keys
+from kwire.analyzer.protocol.decoding import read_int64
+from kwire.captures.kernels import Bytes, Flag, Int, Table, inline
 
 MAX_CODES: Final = 64
 """Different error codes listed for one response; there are some 130 in all, and real answers hold one or two."""

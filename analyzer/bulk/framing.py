@@ -40,11 +40,11 @@ from typing import Final
 
 import numpy as np
 
-from analyzer.bulk import state as s
-from analyzer.bulk.matching import take
-from analyzer.bulk.pending import flush_pending
-from analyzer.bulk.proxy_prefixes import before_first, first_bytes, is_sealed
-from analyzer.bulk.regions import (
+from kwire.analyzer.bulk import state as s
+from kwire.analyzer.bulk.matching import take
+from kwire.analyzer.bulk.pending import flush_pending
+from kwire.analyzer.bulk.proxy_prefixes import before_first, first_bytes, is_sealed
+from kwire.analyzer.bulk.regions import (
     IN_SLAB,
     IN_WAITING,
     IN_WINDOW,
@@ -54,10 +54,21 @@ from analyzer.bulk.regions import (
     frame_from_region,
     release,
 )
-from analyzer.bulk.resync import CLOSING, HOLE, MAX_SOUGHT, MORE, WEAK, answered, end_search, not_kafka, plan, seek
-from analyzer.protocol.decoding import read_int16, read_int32
-from captures import stream_tables as t
-from captures.kernels import MACHINE_CODE, Array, Bytes, Flag, Int, Table, inline, kernel, prefetch_all
+from kwire.analyzer.bulk.resync import (
+    CLOSING,
+    HOLE,
+    MAX_SOUGHT,
+    MORE,
+    WEAK,
+    answered,
+    end_search,
+    not_kafka,
+    plan,
+    seek,
+)
+from kwire.analyzer.protocol.decoding import read_int16, read_int32
+from kwire.captures import stream_tables as t
+from kwire.captures.kernels import MACHINE_CODE, Array, Bytes, Flag, Int, Table, inline, kernel, prefetch_all
 
 PREFIX: Final = 4096
 """Bytes kept of a frame over the limit: its header, whatever the client id."""

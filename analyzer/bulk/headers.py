@@ -11,9 +11,9 @@ from typing import Final
 
 import numpy as np
 
-from analyzer.bulk import state as s
-from analyzer.protocol import api_keys, errors
-from analyzer.protocol.decoding import (
+from kwire.analyzer.bulk import state as s
+from kwire.analyzer.protocol import api_keys, errors
+from kwire.analyzer.protocol.decoding import (
     BAD_LENGTH,
     OK,
     SHORT,
@@ -22,7 +22,7 @@ from analyzer.protocol.decoding import (
     read_int32,
     read_varint,
 )
-from captures.kernels import Bytes, Flag, Int, inline
+from kwire.captures.kernels import Bytes, Flag, Int, inline
 
 BAD_HEADER: Final = 64
 """A header that breaks a rule; beside the decoder's statuses."""

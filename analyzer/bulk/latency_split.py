@@ -1,6 +1,6 @@
 """Where the time of each exchange went, as far as it and its connection say.
 
-In: the columns of a window's exchanges. Out: the columns of the parts, filled in place (`analyzer.analysis.latency`
+In: the columns of a window's exchanges. Out: the columns of the parts, filled in place (`kwire.analyzer.analysis.latency`
 says
 what each is and what it adds itself). Rules: a row is worked out by itself; times are nanoseconds, parts microseconds,
 each time rounded down to microseconds before it is subtracted, as the table `exchanges` has them.
@@ -12,13 +12,13 @@ from typing import Final
 
 import numpy as np
 
-from analyzer.bulk import state as s
-from analyzer.protocol import api_keys as apis
-from analyzer.protocol import errors
-from captures.kernels import NULL, Int, Table, inline, kernel
+from kwire.analyzer.bulk import state as s
+from kwire.analyzer.protocol import api_keys as apis
+from kwire.analyzer.protocol import errors
+from kwire.captures.kernels import NULL, Int, Table, inline, kernel
 
 HOLD, BROKER, NETWORK, THROTTLE, CLIENT, UNKNOWN = range(6)
-"""Causes, as `analyzer.bulk.exchange_tables.CAUSES` has them."""
+"""Causes, as `kwire.analyzer.bulk.exchange_tables.CAUSES` has them."""
 
 READING: Final = (apis.PRODUCE, apis.FETCH, apis.LIST_OFFSETS, apis.SHARE_FETCH)
 """APIs that read and write partitions."""

@@ -21,9 +21,9 @@ from typing import Final
 
 import numpy as np
 
-from analyzer.bulk import projection as role
-from analyzer.bulk import state as s
-from analyzer.bulk.fields import (
+from kwire.analyzer.bulk import projection as role
+from kwire.analyzer.bulk import state as s
+from kwire.analyzer.bulk.fields import (
     FIRST_ERROR,
     TOPICS_COUNT,
     error_symbol,
@@ -35,7 +35,7 @@ from analyzer.bulk.fields import (
     room_for_facts,
     topic_symbol,
 )
-from analyzer.bulk.headers import (
+from kwire.analyzer.bulk.headers import (
     BAD_HEADER,
     answered_version,
     is_believed,
@@ -45,12 +45,12 @@ from analyzer.bulk.headers import (
     skip_response_tags,
     tagged_header,
 )
-from analyzer.bulk.partitions import MAX_NAMED, count_named, record_parts, room_for_parts
-from analyzer.bulk.pending import end_first, find_pending, is_silent, put_out, take_first, wait
-from analyzer.bulk.symbols import ENTRY_LENGTH, intern
-from analyzer.protocol import api_keys
-from analyzer.protocol.decoding import FULL, OK, SHORT, decode, read_int32
-from captures.kernels import Bytes, Flag, Int, Table, copy_bytes, inline
+from kwire.analyzer.bulk.partitions import MAX_NAMED, count_named, record_parts, room_for_parts
+from kwire.analyzer.bulk.pending import end_first, find_pending, is_silent, put_out, take_first, wait
+from kwire.analyzer.bulk.symbols import ENTRY_LENGTH, intern
+from kwire.analyzer.protocol import api_keys
+from kwire.analyzer.protocol.decoding import FULL, OK, SHORT, decode, read_int32
+from kwire.captures.kernels import Bytes, Flag, Int, Table, copy_bytes, inline
 
 MAX_TAPE: Final = 1 << 22
 """Rows of the tape (168 MB). A message with more fields that matter than that is not decoded, reason `limit`: hostile

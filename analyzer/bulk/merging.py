@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from analyzer.bulk import state as s
-from captures.kernels import BLOCK, NULL, Flag, Int, Table, inline, kernel, prefetch_block
+from kwire.analyzer.bulk import state as s
+from kwire.captures.kernels import BLOCK, NULL, Flag, Int, Table, inline, kernel, prefetch_block
 
 SAME, STRING, TOPICS, OTHERS, OWNER, SET = range(6)
 """What becomes of a column: it stays; NULL; a symbol of a string, of a list of strings or of another list becomes its

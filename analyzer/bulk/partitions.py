@@ -18,12 +18,12 @@ from typing import Final
 
 import numpy as np
 
-from analyzer.bulk import projection as role
-from analyzer.bulk import state as s
-from analyzer.bulk.symbols import intern, lacks
-from analyzer.protocol import api_keys, errors
-from analyzer.protocol.decoding import read_int32, read_int64
-from captures.kernels import Bytes, Flag, Int, Table, copy_bytes, inline, shared
+from kwire.analyzer.bulk import projection as role
+from kwire.analyzer.bulk import state as s
+from kwire.analyzer.bulk.symbols import intern, lacks
+from kwire.analyzer.protocol import api_keys, errors
+from kwire.analyzer.protocol.decoding import read_int32, read_int64
+from kwire.captures.kernels import Bytes, Flag, Int, Table, copy_bytes, inline, shared
 
 MAX_NAMED: Final = 1 << 19
 """Topic-partitions of one message, and other things that it names: topics, groups, nodes. A hostile one could name 25

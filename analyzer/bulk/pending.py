@@ -10,10 +10,10 @@ from typing import Final
 
 import numpy as np
 
-from analyzer.bulk import state as s
-from analyzer.bulk.partitions import MAX_WAITING, put_parts
-from analyzer.protocol import api_keys
-from captures.kernels import Flag, Int, Table, inline
+from kwire.analyzer.bulk import state as s
+from kwire.analyzer.bulk.partitions import MAX_WAITING, put_parts
+from kwire.analyzer.protocol import api_keys
+from kwire.captures.kernels import Flag, Int, Table, inline
 
 MAX_PENDING: Final = 4096
 """Requests of one connection without an answer. Brokers handle one at a time and clients keep a handful in flight; a

@@ -10,9 +10,9 @@ from typing import Final
 
 import numpy as np
 
-from analyzer.protocol import api_keys
-from analyzer.protocol.program import FieldInfo, Program
-from analyzer.protocol.schema import REQUEST, RESPONSE
+from kwire.analyzer.protocol import api_keys
+from kwire.analyzer.protocol.program import FieldInfo, Program
+from kwire.analyzer.protocol.schema import REQUEST, RESPONSE
 
 # The number of a role means nothing but its group: roles of an exchange, then those of its topic-partitions.
 (

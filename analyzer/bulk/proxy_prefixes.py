@@ -1,6 +1,6 @@
 """Skip prefixes of balancers and proxies before Kafka's first byte, and the answers to them.
 
-In: the first bytes of a direction (`captures.prefixes` tells a prefix). Out: the direction without it. Rules
+In: the first bytes of a direction (`kwire.captures.prefixes` tells a prefix). Out: the direction without it. Rules
 
 - A prefix is skipped whole or not at all, and only at a connection's first byte. Kafka never starts so: as a length,
   each of these is more than brokers accept.
@@ -16,11 +16,11 @@ from typing import Final
 
 import numpy as np
 
-from analyzer.bulk import state as s
-from analyzer.bulk.regions import release
-from analyzer.bulk.symbols import intern
-from captures.kernels import Bytes, Flag, Int, inline
-from captures.prefixes import CONNECT, PROXY_BINARY, PROXY_LINE, SOCKS5, V2_HEAD, broker_prefix, client_prefix
+from kwire.analyzer.bulk import state as s
+from kwire.analyzer.bulk.regions import release
+from kwire.analyzer.bulk.symbols import intern
+from kwire.captures.kernels import Bytes, Flag, Int, inline
+from kwire.captures.prefixes import CONNECT, PROXY_BINARY, PROXY_LINE, SOCKS5, V2_HEAD, broker_prefix, client_prefix
 
 MAX_NAMED: Final = 512
 """Bytes kept of what names the two ends: a host's name has 255 at most."""

@@ -17,9 +17,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from analyzer.bulk import state as s
-from analyzer.protocol import api_keys
-from captures.kernels import NULL, Int, Table, inline, kernel
+from kwire.analyzer.bulk import state as s
+from kwire.analyzer.protocol import api_keys
+from kwire.captures.kernels import NULL, Int, Table, inline, kernel
 
 RING: Final = 8
 """Ends remembered of a partition: those that came while a Fetch waited, which are few, for the first lets it go."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from analyzer.bulk import state as s
-from captures.kernels import Bytes, Int, Table, copy_bytes, inline, shared
-from captures.stream_tables import SEG_FILE, SEG_NUMBER, SEG_PACKET_INDEX, SEG_RECORD_AT, SEG_TIME_NS
+from kwire.analyzer.bulk import state as s
+from kwire.captures.kernels import Bytes, Int, Table, copy_bytes, inline, shared
+from kwire.captures.stream_tables import SEG_FILE, SEG_NUMBER, SEG_PACKET_INDEX, SEG_RECORD_AT, SEG_TIME_NS
 
 IN_WINDOW, IN_WAITING, IN_SLAB = 0, 1, 2  # which bytes a frame lies in
 

@@ -22,8 +22,8 @@ from typing import Final
 
 import numpy as np
 
-from analyzer.bulk import state as s
-from analyzer.bulk.headers import (
+from kwire.analyzer.bulk import state as s
+from kwire.analyzer.bulk.headers import (
     MAX_API,
     MAX_VERSION,
     decode_response,
@@ -32,12 +32,12 @@ from analyzer.bulk.headers import (
     near_known,
     parse_request_header,
 )
-from analyzer.bulk.pending import find_pending
-from analyzer.bulk.regions import drop_front, release
-from analyzer.bulk.symbols import ENTRY_AT, ENTRY_LENGTH
-from analyzer.protocol import api_keys
-from analyzer.protocol.decoding import FULL, OK, SHORT, decode, read_int16, read_int32
-from captures.kernels import Bytes, Flag, Int, inline, shared
+from kwire.analyzer.bulk.pending import find_pending
+from kwire.analyzer.bulk.regions import drop_front, release
+from kwire.analyzer.bulk.symbols import ENTRY_AT, ENTRY_LENGTH
+from kwire.analyzer.protocol import api_keys
+from kwire.analyzer.protocol.decoding import FULL, OK, SHORT, decode, read_int16, read_int32
+from kwire.captures.kernels import Bytes, Flag, Int, inline, shared
 
 ORPHAN_SPAN: Final = 100_000
 """How far below the first request's correlation id an answer's may be and still be taken for the answer to a request

@@ -12,8 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from analyzer.bulk import state as s
-from captures.kernels import NULL, Int, Table, inline, kernel
+from kwire.analyzer.bulk import state as s
+from kwire.captures.kernels import NULL, Int, Table, inline, kernel
 
 # What is counted of a combination of connection, client id, API, version and group.
 (

@@ -17,20 +17,20 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
-from analyzer.bulk import state as s
-from analyzer.bulk.column_names import COLUMNS
-from analyzer.bulk.concat import ConcatColumns, Each, Naming, concat_shards, one_after_another
-from analyzer.bulk.merging import Numbers
-from analyzer.bulk.shard_result import SYMBOLS, TEXTS, Connections, ShardResult
-from analyzer.bulk.zookeeper import ZooKeeper
-from analyzer.frame.arrow import among, distinct, text
-from analyzer.frame.buffer_pool import BufferPool
-from captures.files import FileInfo
+from kwire.analyzer.bulk import state as s
+from kwire.analyzer.bulk.column_names import COLUMNS
+from kwire.analyzer.bulk.concat import ConcatColumns, Each, Naming, concat_shards, one_after_another
+from kwire.analyzer.bulk.merging import Numbers
+from kwire.analyzer.bulk.shard_result import SYMBOLS, TEXTS, Connections, ShardResult
+from kwire.analyzer.bulk.zookeeper import ZooKeeper
+from kwire.analyzer.frame.arrow import among, distinct, text
+from kwire.analyzer.frame.buffer_pool import BufferPool
+from kwire.captures.files import FileInfo
 
 
 @functools.lru_cache(maxsize=1 << 16)
 def ip_text(address: int) -> str:
-    """An address of `captures.packets`: IPv4 is ::ffff:a.b.c.d there."""
+    """An address of `kwire.captures.packets`: IPv4 is ::ffff:a.b.c.d there."""
     if address >> 32 == 0xFFFF:
         return str(ipaddress.IPv4Address(address & 0xFFFFFFFF))
     return str(ipaddress.IPv6Address(address))
@@ -151,7 +151,7 @@ class Names:
 class Exchanges:
     """Exchanges in order, with symbols in the numbering of the capture point.
 
-    columns      int64[X_COLUMNS, n], as in `analyzer.bulk.state`; `column` gives one by name
+    columns      int64[X_COLUMNS, n], as in `kwire.analyzer.bulk.state`; `column` gives one by name
     connection   int64[n], the number of each row's connection
     partitions   int64[P_COLUMNS, m], their topic-partitions in the same order, P_OWNER the exchange's row
     names        what the numbers stand for
@@ -272,7 +272,7 @@ class Window:
     leaders      int64[:, L_COLUMNS], in order; L_TOPIC and L_TOPIC_ID numbers of strings, L_ISR of a list
     sets         record sets, where those are kept
     oldest       whatever ends in later windows has its first packet at this ordinal or later
-    measured     the parts of latencies have been worked out (`analyzer.analysis.latency`)
+    measured     the parts of latencies have been worked out (`kwire.analyzer.analysis.latency`)
     zookeeper    what was said to ZooKeeper, in order
     """
 
@@ -392,7 +392,7 @@ NEVER: Final = np.iinfo(np.int64).max
 
 
 class EndPoints(Protocol):
-    """Properties of connections by slot: `captures.flows.Flows`."""
+    """Properties of connections by slot: `kwire.captures.flows.Flows`."""
 
     def end_points(self, slot: int) -> tuple[Any, Any, int, int]:
         """Two (address, port), how often they had a connection before, and which of the capture point it is."""

@@ -1,4 +1,4 @@
-"""One shard's framing and matching: owns the tables of `analyzer.bulk.state`, grows them, and hands out what has ended.
+"""One shard's framing and matching: owns the tables of `kwire.analyzer.bulk.state`, grows them, and hands out what has ended.
 
 In: `Segments`, window by window. Out: a `ShardResult` for each: exchanges that ended, connections that ended,
 facts and (where asked for) raw messages. Kernels never allocate: they come back with the table that is full.
@@ -11,23 +11,23 @@ from typing import Any, Final
 
 import numpy as np
 
-from analyzer.bulk import state as s
-from analyzer.bulk.fields import BY_ROLE_COLUMNS
-from analyzer.bulk.framing import converse
-from analyzer.bulk.projection import roles
-from analyzer.bulk.shard_result import ShardResult, connections, path_delay_behind, sealed
-from analyzer.bulk.symbols import COUNT, Symbols, content, fresh, grown, of_all, without
-from analyzer.frame.arrow import distinct
-from analyzer.protocol import schema
-from analyzer.protocol.program import STACK_DEPTH, load
-from captures.cache import cached
-from captures.flows import Assigned, Flows
-from captures.kernels import Bytes, Int, Table, copy_bytes, doubled, kernel
-from captures.packets import no_packets
-from captures.stream_tables import D_CAPTURED, D_PACKETS, SEG_COLUMNS
-from captures.streams import Segments, Streams
-from captures.tls.clear_handshakes import ClearHandshakes
-from captures.tls.stage import Stage
+from kwire.analyzer.bulk import state as s
+from kwire.analyzer.bulk.fields import BY_ROLE_COLUMNS
+from kwire.analyzer.bulk.framing import converse
+from kwire.analyzer.bulk.projection import roles
+from kwire.analyzer.bulk.shard_result import ShardResult, connections, path_delay_behind, sealed
+from kwire.analyzer.bulk.symbols import COUNT, Symbols, content, fresh, grown, of_all, without
+from kwire.analyzer.frame.arrow import distinct
+from kwire.analyzer.protocol import schema
+from kwire.analyzer.protocol.program import STACK_DEPTH, load
+from kwire.captures.cache import cached
+from kwire.captures.flows import Assigned, Flows
+from kwire.captures.kernels import Bytes, Int, Table, copy_bytes, doubled, kernel
+from kwire.captures.packets import no_packets
+from kwire.captures.stream_tables import D_CAPTURED, D_PACKETS, SEG_COLUMNS
+from kwire.captures.streams import Segments, Streams
+from kwire.captures.tls.clear_handshakes import ClearHandshakes
+from kwire.captures.tls.stage import Stage
 
 FRAME_LIMIT = 512 << 20
 """Bytes of frames in progress; beyond that the largest ones are only counted, and so is a frame larger than `largest`,

@@ -1,7 +1,7 @@
 """Result of one window of one shard, with symbols and slots in the shard's own numbering.
 
 In: the shard's tables. Out: copies of their rows, and the counters of connections by name, so that no later stage knows
-which columns `captures.streams` and `analyzer.bulk.state` keep them in. `rows.ShardMerger` makes a `Window` of the
+which columns `kwire.captures.streams` and `kwire.analyzer.bulk.state` keep them in. `rows.ShardMerger` makes a `Window` of the
 results of all shards.
 """
 
@@ -14,14 +14,14 @@ from typing import Final
 
 import numpy as np
 
-from analyzer.bulk import state as s
-from analyzer.bulk.zookeeper import ZooKeeper
-from analyzer.dataset import tables
-from captures import stream_tables as t
-from captures.tls.certificates import subject_and_end
-from captures.tls.hello import VERSIONS
-from captures.tls.session import Session
-from captures.tls.suites import suite_name
+from kwire.analyzer.bulk import state as s
+from kwire.analyzer.bulk.zookeeper import ZooKeeper
+from kwire.analyzer.dataset import tables
+from kwire.captures import stream_tables as t
+from kwire.captures.tls.certificates import subject_and_end
+from kwire.captures.tls.hello import VERSIONS
+from kwire.captures.tls.session import Session
+from kwire.captures.tls.suites import suite_name
 
 SYMBOLS = ("client_id", "software_name", "software_version", "sasl_mechanism", "prefix")
 """The columns of `Connections` that are numbers of strings."""
@@ -121,7 +121,7 @@ class ShardResult:
 
 def _capture_points(c: np.ndarray) -> np.ndarray:
     """By the two halves of each connection's handshake, SYN to SYN-ACK and SYN-ACK to ACK: the half that the nearer
-    side answers is short. `c`: rows of `captures.streams`."""
+    side answers is short. `c`: rows of `kwire.captures.streams`."""
     there = c[:, t.C_PATH_DELAY_NS]
     back = c[:, t.C_RTT_NS] - there
     points = np.where(there >= NEARER * back, AT_CLIENT, np.where(back >= NEARER * there, AT_BROKER, BETWEEN))
@@ -132,7 +132,7 @@ def _capture_points(c: np.ndarray) -> np.ndarray:
 def _undelivered(d: np.ndarray, other: np.ndarray, toward: str) -> dict[str, np.ndarray]:
     """Columns about the bytes of one direction that its receiver never acknowledged.
 
-    d, other: rows of `captures.streams` of the direction, and of the one that acknowledges; toward: `broker` or
+    d, other: rows of `kwire.captures.streams` of the direction, and of the one that acknowledges; toward: `broker` or
     `client`."""
     top = d[:, t.D_MAX_ACK]
     told = (other[:, t.D_PACKETS] > 0) & (top >= 0) & (d[:, t.D_HIGH] >= 0)

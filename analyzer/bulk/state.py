@@ -1,16 +1,16 @@
 """The tables that framing and matching keep while they read a capture: names of their columns, and nothing else.
 
 All are int64, one row a thing; `NULL` stands for absent. They live in one `State` (named tuples of arrays, which
-kernels take as one argument) and are grown by `analyzer.bulk.shard` between kernel calls.
+kernels take as one argument) and are grown by `kwire.analyzer.bulk.shard` between kernel calls.
 """
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from analyzer.bulk.symbols import Symbols
-from captures.kernels import NULL as NULL
-from captures.kernels import Array, Bytes, Table
+from kwire.analyzer.bulk.symbols import Symbols
+from kwire.captures.kernels import NULL as NULL
+from kwire.captures.kernels import Array, Bytes, Table
 
 # --- directions (row = 2 * slot + side) -------------------------------------------------------------------------------
 # A direction collects bytes in the slab: [F_FROM, F_HAVE) of its region are not used up yet.
@@ -35,7 +35,7 @@ from captures.kernels import Array, Bytes, Table
     F_FRAMES,  # frames seen: the next one's ordinal
     F_BROKEN,  # a gap came before the first frame was found
     F_LOST,  # bytes given up before the connection was recognised
-    F_PREFIX,  # something may stand before its first message (see `analyzer.bulk.proxy_prefixes`)
+    F_PREFIX,  # something may stand before its first message (see `kwire.analyzer.bulk.proxy_prefixes`)
     F_ASKS,  # a request without a name was found, with this correlation id (plus 1): its answer would prove it
     F_ANSWER,  # where an answer to what the other direction asks may start, behind F_AT; -1: none
     F_ANSWER_END,
@@ -149,7 +149,7 @@ UNDECIDED, KAFKA, OTHER = 0, 1, 2
     X_SESSION_GIVEN,  # Fetch: id of the session that the answer says
     X_HOLES,  # K_HOLES where the request came
     X_PATH_DELAY_NS,  # of the latency, how long request and response were on the path behind the capture point
-    X_MUTED_US,  # parts of the latency (see `analyzer.bulk.latency_split`)
+    X_MUTED_US,  # parts of the latency (see `kwire.analyzer.bulk.latency_split`)
     X_NETWORK_US,
     X_HOLD_US,
     X_BROKER_US,
@@ -201,7 +201,7 @@ DECODED_STATE, TRUNCATED_STATE, UNDECODED_STATE = 0, 1, 2
     R_TOO_MANY,  # more requests without an answer than a connection may have
 ) = range(11)
 
-# --- topic-partitions of an exchange (`analyzer.bulk.partitions`) -----------------------------------------------------
+# --- topic-partitions of an exchange (`kwire.analyzer.bulk.partitions`) -----------------------------------------------------
 # Output and windows have the first P_COLUMNS of these, those of exchanges in progress one more, P_PENDING_COLUMNS.
 (
     P_OWNER,  # row of its exchange in the same output, or the same window
@@ -352,7 +352,7 @@ REVERT = 99
 
 
 class Layouts(NamedTuple):
-    """Tables of the decoder's program (see `analyzer.protocol.program`), and the roles of fields."""
+    """Tables of the decoder's program (see `kwire.analyzer.protocol.program`), and the roles of fields."""
 
     code: Array
     tags: Array
@@ -381,7 +381,7 @@ class Matching(NamedTuple):
 
     pending: Table
     row: Table  # int64[X_COLUMNS]: the exchange at hand
-    by_role: Table  # what a message said, by role (see `analyzer.bulk.fields`)
+    by_role: Table  # what a message said, by role (see `kwire.analyzer.bulk.fields`)
     topics: Table  # symbols of the topics of the exchange at hand
     tape: Table
     stack: Table

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from captures.kernels import Array, Bytes, Flag, Int, Table, inline, kernel, shared
+from kwire.captures.kernels import Array, Bytes, Flag, Int, Table, inline, kernel, shared
 
 ENTRY_AT, ENTRY_LENGTH, ENTRY_HASH, ENTRY_STAMP, ENTRY_COLUMNS = 0, 1, 2, 3, 4
 COUNT, USED, STAMP, WANTED, WANTED_BYTES = range(5)

@@ -12,11 +12,11 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from analyzer.bulk import concat, merging
-from analyzer.bulk import state as s
-from analyzer.bulk.rows import Exchanges, Names, through
-from analyzer.frame.buffer_pool import BufferPool
-from captures.packed import Packed, pack
+from kwire.analyzer.bulk import concat, merging
+from kwire.analyzer.bulk import state as s
+from kwire.analyzer.bulk.rows import Exchanges, Names, through
+from kwire.analyzer.frame.buffer_pool import BufferPool
+from kwire.captures.packed import Packed, pack
 
 _STRINGS: Final = (s.X_CLIENT_ID, s.X_GROUP, s.X_MEMBER, s.X_TRANSACTIONAL_ID)
 _CONNECTION: Final = s.X_COLUMNS

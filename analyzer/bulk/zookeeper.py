@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from analyzer.protocol.jute import Conversation, looks_like
-from captures import stream_tables as t
-from captures.streams import Segments
+from kwire.analyzer.protocol.jute import Conversation, looks_like
+from kwire.captures import stream_tables as t
+from kwire.captures.streams import Segments
 
 PORT: Final = 2181
 _NODES: Final = re.compile(r"/(consumers/[^/]+/offsets/|brokers/ids/\d|brokers/topics/[^/]+/partitions/|controller$)")
@@ -52,7 +52,7 @@ class ZooKeeperConversations:
         self._spoken: dict[int, tuple[int, Conversation]] = {}  # by slot: the client's side, what was said
 
     def take(self, segments: Segments, pairs: np.ndarray) -> list[ZooKeeper]:
-        """One window. `pairs`: the ends of the connection in each slot, as `captures.flows` has them."""
+        """One window. `pairs`: the ends of the connection in each slot, as `kwire.captures.flows` has them."""
         rows = segments.rows
         if not len(rows):
             return []

@@ -19,8 +19,8 @@ import secrets
 from pathlib import Path
 from typing import Final
 
-from analyzer.checkpoints.codec import CheckpointError
-from captures.cache import cache_root, content_of
+from kwire.analyzer.checkpoints.codec import CheckpointError
+from kwire.captures.cache import cache_root, content_of
 
 MAGIC: Final = b"kwire snapshot\n"
 VERSION: Final = b"4\n"

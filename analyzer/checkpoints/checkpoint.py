@@ -14,12 +14,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from analyzer.bulk.engine import Settings
-from analyzer.checkpoints import authentication
-from analyzer.checkpoints.codec import CheckpointError, Decoder, Encoder, damaged
-from analyzer.checkpoints.inventory import kinds, shape
-from analyzer.pipeline.points import AnalysisOptions
-from captures.cache import next_unpacked, packed, pieces, unpacked
+from kwire.analyzer.bulk.engine import Settings
+from kwire.analyzer.checkpoints import authentication
+from kwire.analyzer.checkpoints.codec import CheckpointError, Decoder, Encoder, damaged
+from kwire.analyzer.checkpoints.inventory import kinds, shape
+from kwire.analyzer.pipeline.points import AnalysisOptions
+from kwire.captures.cache import next_unpacked, packed, pieces, unpacked
 
 MOST_BYTES: Final = 1 << 31
 """Of a snapshot, before it is compressed: beyond it what is known of the traffic has become too much to be stored again

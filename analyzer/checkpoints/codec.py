@@ -2,7 +2,7 @@
 
 In: objects whose classes the inventory lists, and what they hold: numbers, text, bytes, NumPy arrays of numbers,
 lists, tuples, sets, dicts, deques of these. Out: trees of JSON's values with arrays in them, one after the other, which
-`captures.cache.packed` makes bytes of. Rules
+`kwire.captures.cache.packed` makes bytes of. Rules
 
 - A value that is none of these is an error where it is written: what cannot be stored is never left out silently.
 - What is one object or one array in several places is one again after reading.
@@ -34,7 +34,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from captures.errors import KwireError
+from kwire.captures.errors import KwireError
 
 _NUMBERS: Final = "iufb"
 MOST_AT_ONCE: Final = 1000

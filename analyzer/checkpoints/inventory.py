@@ -25,7 +25,7 @@ tables are handed out before a snapshot is taken, so none is in it.
 Of TLS connections that keys opened, neither keys nor the secrets they come of are stored. Who takes them up finds the
 keys in the key log again, and goes on at the very next record; where they are not there (secrets that an earlier pcapng
 file brought along, a session known by no name), the connection goes on as after a hole: TLS 1.3 can be found again
-(`captures.tls.session`), of TLS 1.2 the rest stays encrypted, and is counted so.
+(`kwire.captures.tls.session`), of TLS 1.2 the rest stays encrypted, and is counted so.
 
 In and out: nothing. Rule: a class that holds state is here, or encoding fails.
 """
@@ -38,117 +38,117 @@ import importlib
 from collections.abc import Callable
 from typing import Any, Final
 
-from analyzer.checkpoints.codec import Kind, kind_of
+from kwire.analyzer.checkpoints.codec import Kind, kind_of
 
 _PLAIN: Final = (
-    "captures.files.sources.FileInfo",
-    "captures.files.layouts.Layout:state interfaces comments notes _secrets_bytes _foreign _drops",
-    "captures.files.growing_files.FilePosition",
-    "captures.flow_tables.FlowTables",
-    "captures.fragments.FragmentTables",
-    "captures.stream_tables.StreamTables",
-    "captures.tls.detection.TlsDetector:held tls _first_bytes _before",
-    "captures.tls.midstream.Search:budget",
-    "captures.tls.direction.Direction-opener",
-    "captures.tls.session.Session-_keys -_openers -_nameless",
-    "captures.tls.stage.Stage:_since _state _sessions _openings _doubted _plainly",
-    "captures.tls.clear_handshakes.ClearHandshakes:_sessions _openings _settled",
-    "captures.packets.Reader:files notes _rows _counts _fragments _dropped _read_before _left",
-    "captures.fragments.Fragments:tables",
-    "captures.flows.Flows:tables",
-    "captures.streams.Streams:shard shards waiting_bytes _tables",
-    "analyzer.protocol.jute._Side",
-    "analyzer.protocol.jute._Request",
-    "analyzer.protocol.jute.Conversation:_sides _open",
-    "analyzer.protocol.embedded.Groups:_facts",
-    "analyzer.bulk.symbols.Symbols",
-    "analyzer.bulk.state.State",
-    "analyzer.bulk.state.Framing",
-    "analyzer.bulk.state.Matching",
-    "analyzer.bulk.state.Parts",
-    "analyzer.bulk.state.Output",
-    "analyzer.bulk.purgatory.PurgatoryState",
-    "analyzer.bulk.zookeeper.ZooKeeperConversations:_kind _spoken",
-    "analyzer.bulk.shard.Conversations:_state _v _strings_out _lists_out _most_strings _most_lists _overheard _spare",
-    "analyzer.bulk.rows.Names",
-    "analyzer.bulk.rows._Symbols",
-    "analyzer.bulk.rows.Message",
-    "analyzer.bulk.rows.ShardMerger:names _shards _slots",
-    "analyzer.bulk.engine._Shard",
-    "analyzer.bulk.engine.Engine:flows merging packets done_packets reader _shards _recycled",
-    "analyzer.messages.raw_messages.Messages:_requests _responses",
-    "analyzer.records.arrow_tables.RecordCounts",
-    "analyzer.records.arrow_tables.RecordTables:counts _held _held_bytes _held_size",
-    "analyzer.analysis.clients._Client",
-    "analyzer.analysis.clients._Open",
-    "analyzer.analysis.clients.Clients",
-    "analyzer.analysis.connections.Coverage",
-    "analyzer.analysis.connections.Unrecognised",
-    "analyzer.analysis.connections.EndedConnections",
-    "analyzer.analysis.event_log.EventLog",
-    "analyzer.analysis.delivery_times.DeliveryTimes",
-    "analyzer.analysis.group_events.Contact",
-    "analyzer.analysis.groups.Groups",
-    "analyzer.analysis.control_exchanges.ControlExchanges:_messages _groups",
-    "analyzer.analysis.latency.Latency:_mutes _leaders sessions",
-    "analyzer.analysis.latency._Leaders:_answered",
-    "analyzer.analysis.latency._Mutes:_until _after _any",
-    "analyzer.analysis.logins.Login",
-    "analyzer.analysis.cluster_metadata.TopicIds",
-    "analyzer.analysis.cluster_metadata.Brokers",
-    "analyzer.analysis.cluster_metadata.Offers",
-    "analyzer.analysis.cluster_metadata.Leaders",
-    "analyzer.frame.log.Log",
-    "analyzer.analysis.offsets.Offsets",
-    "analyzer.analysis.reader_positions.Positions",
-    "analyzer.analysis.producers.ProducerEvent",
-    "analyzer.analysis.producers.Producer:"
+    "kwire.captures.files.sources.FileInfo",
+    "kwire.captures.files.layouts.Layout:state interfaces comments notes _secrets_bytes _foreign _drops",
+    "kwire.captures.files.growing_files.FilePosition",
+    "kwire.captures.flow_tables.FlowTables",
+    "kwire.captures.fragments.FragmentTables",
+    "kwire.captures.stream_tables.StreamTables",
+    "kwire.captures.tls.detection.TlsDetector:held tls _first_bytes _before",
+    "kwire.captures.tls.midstream.Search:budget",
+    "kwire.captures.tls.direction.Direction-opener",
+    "kwire.captures.tls.session.Session-_keys -_openers -_nameless",
+    "kwire.captures.tls.stage.Stage:_since _state _sessions _openings _doubted _plainly",
+    "kwire.captures.tls.clear_handshakes.ClearHandshakes:_sessions _openings _settled",
+    "kwire.captures.packets.Reader:files notes _rows _counts _fragments _dropped _read_before _left",
+    "kwire.captures.fragments.Fragments:tables",
+    "kwire.captures.flows.Flows:tables",
+    "kwire.captures.streams.Streams:shard shards waiting_bytes _tables",
+    "kwire.analyzer.protocol.jute._Side",
+    "kwire.analyzer.protocol.jute._Request",
+    "kwire.analyzer.protocol.jute.Conversation:_sides _open",
+    "kwire.analyzer.protocol.embedded.Groups:_facts",
+    "kwire.analyzer.bulk.symbols.Symbols",
+    "kwire.analyzer.bulk.state.State",
+    "kwire.analyzer.bulk.state.Framing",
+    "kwire.analyzer.bulk.state.Matching",
+    "kwire.analyzer.bulk.state.Parts",
+    "kwire.analyzer.bulk.state.Output",
+    "kwire.analyzer.bulk.purgatory.PurgatoryState",
+    "kwire.analyzer.bulk.zookeeper.ZooKeeperConversations:_kind _spoken",
+    "kwire.analyzer.bulk.shard.Conversations:_state _v _strings_out _lists_out _most_strings _most_lists _overheard _spare",
+    "kwire.analyzer.bulk.rows.Names",
+    "kwire.analyzer.bulk.rows._Symbols",
+    "kwire.analyzer.bulk.rows.Message",
+    "kwire.analyzer.bulk.rows.ShardMerger:names _shards _slots",
+    "kwire.analyzer.bulk.engine._Shard",
+    "kwire.analyzer.bulk.engine.Engine:flows merging packets done_packets reader _shards _recycled",
+    "kwire.analyzer.messages.raw_messages.Messages:_requests _responses",
+    "kwire.analyzer.records.arrow_tables.RecordCounts",
+    "kwire.analyzer.records.arrow_tables.RecordTables:counts _held _held_bytes _held_size",
+    "kwire.analyzer.analysis.clients._Client",
+    "kwire.analyzer.analysis.clients._Open",
+    "kwire.analyzer.analysis.clients.Clients",
+    "kwire.analyzer.analysis.connections.Coverage",
+    "kwire.analyzer.analysis.connections.Unrecognised",
+    "kwire.analyzer.analysis.connections.EndedConnections",
+    "kwire.analyzer.analysis.event_log.EventLog",
+    "kwire.analyzer.analysis.delivery_times.DeliveryTimes",
+    "kwire.analyzer.analysis.group_events.Contact",
+    "kwire.analyzer.analysis.groups.Groups",
+    "kwire.analyzer.analysis.control_exchanges.ControlExchanges:_messages _groups",
+    "kwire.analyzer.analysis.latency.Latency:_mutes _leaders sessions",
+    "kwire.analyzer.analysis.latency._Leaders:_answered",
+    "kwire.analyzer.analysis.latency._Mutes:_until _after _any",
+    "kwire.analyzer.analysis.logins.Login",
+    "kwire.analyzer.analysis.cluster_metadata.TopicIds",
+    "kwire.analyzer.analysis.cluster_metadata.Brokers",
+    "kwire.analyzer.analysis.cluster_metadata.Offers",
+    "kwire.analyzer.analysis.cluster_metadata.Leaders",
+    "kwire.analyzer.frame.log.Log",
+    "kwire.analyzer.analysis.offsets.Offsets",
+    "kwire.analyzer.analysis.reader_positions.Positions",
+    "kwire.analyzer.analysis.producers.ProducerEvent",
+    "kwire.analyzer.analysis.producers.Producer:"
     "transactional_id transactions _current _tried _owner _takeovers _known _given _timeout_ms _line _counts _fenced "
     "_last latest",
-    "analyzer.analysis.producers.Transaction",
-    "analyzer.analysis.record_sets.OpenedRecords:_tables",
-    "analyzer.analysis.replicated_offsets.Replicated",
-    "analyzer.analysis.sessions.Reader",
-    "analyzer.analysis.sessions.Sessions:over _partitions _know _known",
-    "analyzer.analysis.sessions._Partitions:"
+    "kwire.analyzer.analysis.producers.Transaction",
+    "kwire.analyzer.analysis.record_sets.OpenedRecords:_tables",
+    "kwire.analyzer.analysis.replicated_offsets.Replicated",
+    "kwire.analyzer.analysis.sessions.Reader",
+    "kwire.analyzer.analysis.sessions.Sessions:over _partitions _know _known",
+    "kwire.analyzer.analysis.sessions._Partitions:"
     "count _numbers _topic _id_of _pairs _replica_counts _replicas _unput _keys _values _late_keys _late_values",
-    "analyzer.analysis.summary._Bucket",
-    "analyzer.analysis.summary._Api",
-    "analyzer.analysis.summary.Summary",
-    "analyzer.analysis.transaction_log.TransactionLog",
-    "analyzer.analysis.transactions._Marker",
-    "analyzer.analysis.transactions.Transactions",
-    "analyzer.analysis.zookeeper.Committed",
-    "analyzer.analysis.zookeeper.Requests",
-    "analyzer.pipeline.analysis_tables.AnalysisTables:control collectors early_rows _held_before _windows",
-    "analyzer.pipeline.point_tables.PointTables:"
+    "kwire.analyzer.analysis.summary._Bucket",
+    "kwire.analyzer.analysis.summary._Api",
+    "kwire.analyzer.analysis.summary.Summary",
+    "kwire.analyzer.analysis.transaction_log.TransactionLog",
+    "kwire.analyzer.analysis.transactions._Marker",
+    "kwire.analyzer.analysis.transactions.Transactions",
+    "kwire.analyzer.analysis.zookeeper.Committed",
+    "kwire.analyzer.analysis.zookeeper.Requests",
+    "kwire.analyzer.pipeline.analysis_tables.AnalysisTables:control collectors early_rows _held_before _windows",
+    "kwire.analyzer.pipeline.point_tables.PointTables:"
     "names topics summary latency selection analysis _ended _zookeeper _learners _records",
-    "analyzer.pipeline.selection.Selection:messages matched seen",
+    "kwire.analyzer.pipeline.selection.Selection:messages matched seen",
 )
 """MODULE.CLASS, whose fields or slots are stored; `-NAME`: not that one; or `:NAME ...`: these attributes."""
 
 _WATCH: Final = (
-    "analyzer.live.live_counts.Line",
-    "analyzer.live.live_counts.Moment",
-    "analyzer.live.live_counts.Tally",
-    "analyzer.live.live_counts.Second",
-    "analyzer.live.live_counts.Counts:time_ns told _told _seconds _groups _since",
-    "analyzer.live.evaluation_windows.EvaluationWindows:_topics told left_out _sink _rows _since",
-    "analyzer.live.watch_session.SessionState",
+    "kwire.analyzer.live.live_counts.Line",
+    "kwire.analyzer.live.live_counts.Moment",
+    "kwire.analyzer.live.live_counts.Tally",
+    "kwire.analyzer.live.live_counts.Second",
+    "kwire.analyzer.live.live_counts.Counts:time_ns told _told _seconds _groups _since",
+    "kwire.analyzer.live.evaluation_windows.EvaluationWindows:_topics told left_out _sink _rows _since",
+    "kwire.analyzer.live.watch_session.SessionState",
 )
 """The same, of a watch besides: others do not load them."""
 
 _COLUMNS: Final = (
-    "captures.files.layouts",
-    "captures.flow_tables",
-    "captures.flows",
-    "captures.fragments",
-    "captures.stream_tables",
-    "captures.tls.direction",
-    "analyzer.bulk.state",
-    "analyzer.bulk.symbols",
-    "analyzer.bulk.purgatory",
-    "analyzer.bulk.fields",
+    "kwire.captures.files.layouts",
+    "kwire.captures.flow_tables",
+    "kwire.captures.flows",
+    "kwire.captures.fragments",
+    "kwire.captures.stream_tables",
+    "kwire.captures.tls.direction",
+    "kwire.analyzer.bulk.state",
+    "kwire.analyzer.bulk.symbols",
+    "kwire.analyzer.bulk.purgatory",
+    "kwire.analyzer.bulk.fields",
 )
 """Modules whose integer constants say what is in a table's columns."""
 
@@ -162,20 +162,20 @@ def _class(name: str) -> type:
 
 def _made_otherwise() -> dict[str, Callable[[], Any]]:
     """Objects that need something that is not stored."""
-    from analyzer.bulk.zookeeper import wanted
-    from analyzer.protocol.jute import Conversation
-    from captures.files.layouts import Layout
-    from captures.tls.direction import Direction
-    from captures.tls.keylog import KeyLog
-    from captures.tls.session import Session
-    from captures.tls.stage import Stage
+    from kwire.analyzer.bulk.zookeeper import wanted
+    from kwire.analyzer.protocol.jute import Conversation
+    from kwire.captures.files.layouts import Layout
+    from kwire.captures.tls.direction import Direction
+    from kwire.captures.tls.keylog import KeyLog
+    from kwire.captures.tls.session import Session
+    from kwire.captures.tls.stage import Stage
 
     return {
-        "analyzer.protocol.jute.Conversation": lambda: Conversation(wanted),
-        "captures.files.layouts.Layout": Layout,
-        "captures.tls.direction.Direction": Direction,
-        "captures.tls.session.Session": lambda: Session(KeyLog()),
-        "captures.tls.stage.Stage": lambda: Stage(None),
+        "kwire.analyzer.protocol.jute.Conversation": lambda: Conversation(wanted),
+        "kwire.captures.files.layouts.Layout": Layout,
+        "kwire.captures.tls.direction.Direction": Direction,
+        "kwire.captures.tls.session.Session": lambda: Session(KeyLog()),
+        "kwire.captures.tls.stage.Stage": lambda: Stage(None),
     }
 
 

@@ -18,15 +18,21 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from analyzer.bulk.engine import Engine, Settings
-from analyzer.checkpoints.checkpoint import difference, fill, opened_checkpoint, packed_checkpoint, reading_options
-from analyzer.checkpoints.codec import CheckpointError
-from analyzer.dataset.parquet_files import tables_of
-from analyzer.pipeline.analysis_options import AnalysisOptions
-from analyzer.pipeline.drive import drive
-from analyzer.pipeline.point_result import PointResult
-from analyzer.pipeline.point_tables import PointTables
-from captures.files import CapturePoint
+from kwire.analyzer.bulk.engine import Engine, Settings
+from kwire.analyzer.checkpoints.checkpoint import (
+    difference,
+    fill,
+    opened_checkpoint,
+    packed_checkpoint,
+    reading_options,
+)
+from kwire.analyzer.checkpoints.codec import CheckpointError
+from kwire.analyzer.dataset.parquet_files import tables_of
+from kwire.analyzer.pipeline.analysis_options import AnalysisOptions
+from kwire.analyzer.pipeline.drive import drive
+from kwire.analyzer.pipeline.point_result import PointResult
+from kwire.analyzer.pipeline.point_tables import PointTables
+from kwire.captures.files import CapturePoint
 
 Rows = Iterator[tuple[str, pa.Table]]
 

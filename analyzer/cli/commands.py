@@ -18,21 +18,21 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
-from analyzer.common.errors import UsageError
-from analyzer.common.escapes import printable
-from analyzer.protocol.budget import BYTES
-from analyzer.records.log_names import is_log
+from kwire.analyzer.common.errors import UsageError
+from kwire.analyzer.common.escapes import printable
+from kwire.analyzer.protocol.budget import BYTES
+from kwire.analyzer.records.log_names import is_log
 
 if TYPE_CHECKING:
     from pyarrow import Table
 
-    from analyzer.dataset.dataset import Dataset, StoredDataset
-    from analyzer.filter.names import Operand
-    from analyzer.options.analyze import AnalyzeOptions
-    from analyzer.options.common import ReadArguments
-    from analyzer.options.show import ShowOptions
-    from analyzer.pipeline.points import Progress
-    from captures.kernels import Compiling
+    from kwire.analyzer.dataset.dataset import Dataset, StoredDataset
+    from kwire.analyzer.filter.names import Operand
+    from kwire.analyzer.options.analyze import AnalyzeOptions
+    from kwire.analyzer.options.common import ReadArguments
+    from kwire.analyzer.options.show import ShowOptions
+    from kwire.analyzer.pipeline.points import Progress
+    from kwire.captures.kernels import Compiling
 
 
 _NARROWEST = 60
@@ -51,7 +51,7 @@ class _Compilation:
     """Says on stderr that kernels are being compiled: why and how many, once; on a terminal below it, which one."""
 
     def __init__(self) -> None:
-        from captures import kernels
+        from kwire.captures import kernels
 
         self._long = "" if kernels.warm() else ", half a minute to a minute"
         self._is_announced = False
@@ -65,7 +65,7 @@ class _Compilation:
         """The line that is said once."""
         if now is None or self._is_announced:
             return
-        from captures import kernels
+        from kwire.captures import kernels
 
         self._is_announced = True
         reason = kernels.came_along().reason
@@ -85,7 +85,7 @@ def _kernel(now: Compiling) -> str:
 
 def announce_compilation() -> None:
     """Have it said when kernels are compiled, which is once on a machine at most, or it looks like a hang."""
-    from captures import kernels
+    from kwire.captures import kernels
 
     kernels.tell(_Compilation())
 
@@ -101,7 +101,7 @@ def _progress() -> Iterator[Callable[[str, int, int], None] | None]:
     from rich.progress import BarColumn, DownloadColumn, Progress, Task, TextColumn, TransferSpeedColumn
     from rich.text import Text
 
-    from captures import kernels
+    from kwire.captures import kernels
 
     class Size(DownloadColumn):
         """Where a task counts bytes."""
@@ -157,9 +157,9 @@ def analyze(options: AnalyzeOptions) -> int:
     """`kwire analyze`."""
     check_analysis(options)
     announce_compilation()
-    from analyzer import api
-    from analyzer.pipeline.points import AnalysisOptions
-    from analyzer.pipeline.read_options import ReadOptions
+    from kwire.analyzer import api
+    from kwire.analyzer.pipeline.points import AnalysisOptions
+    from kwire.analyzer.pipeline.read_options import ReadOptions
 
     with _progress() as progress:
         result = api.decode(
@@ -189,7 +189,7 @@ def print_analysis(result: Dataset, options: AnalyzeOptions) -> None:
         json.dump(result.summary, sys.stdout, indent=1)
         sys.stdout.write("\n")
     else:
-        from analyzer.cli.summary_lines import summary_text
+        from kwire.analyzer.cli.summary_lines import summary_text
 
         sys.stdout.write(summary_text(result.summary, None if options.summary_only else options.out))
 
@@ -205,9 +205,9 @@ def dataset_of(
     """Analyse the captures that a command was given in place of a dataset; `options`: those of reading; `keep_bytes`:
     with the table `messages`; `progress`: who is told how far it is, in place of a bar; `seen`: who gets the rows."""
     announce_compilation()
-    from analyzer import api
-    from analyzer.pipeline.points import AnalysisOptions
-    from analyzer.pipeline.read_options import ReadOptions
+    from kwire.analyzer import api
+    from kwire.analyzer.pipeline.points import AnalysisOptions
+    from kwire.analyzer.pipeline.read_options import ReadOptions
 
     with _progress() if progress is None else contextlib.nullcontext(progress) as report:
         result = api.decode(
@@ -225,7 +225,7 @@ def dataset_of(
 def named_dataset(path: str | os.PathLike[str]) -> StoredDataset:
     """Open a dataset that a command was given in place of captures. What was noted when these were read, that one was
     cut, say, is said again."""
-    from analyzer.dataset.dataset import open_dataset
+    from kwire.analyzer.dataset.dataset import open_dataset
 
     dataset = open_dataset(path)
     tell_notes(dataset.manifest)
@@ -247,10 +247,10 @@ def show(options: ShowOptions) -> int:
     if options.format is not None and not options.records:
         raise UsageError("--format goes with --records", "add --records, or leave out --format")
     announce_compilation()
-    from analyzer.dataset.dataset import is_dataset
+    from kwire.analyzer.dataset.dataset import is_dataset
 
     if options.records and not any(is_log(argument) for argument in options.captures):
-        from analyzer.cli import record_lines
+        from kwire.analyzer.cli import record_lines
 
         with _paged(options) as out:
             return record_lines.show(options, out)
@@ -261,14 +261,14 @@ def show(options: ShowOptions) -> int:
                 f"kwire sql {shlex.quote(argument)} 'SELECT * FROM exchanges', or kwire report {shlex.quote(argument)}",
             )
     if any(is_log(argument) for argument in options.captures):
-        from analyzer.cli import log_lines
+        from kwire.analyzer.cli import log_lines
 
         with _paged(options) as out:
             return log_lines.show(options, out)
-    from analyzer import api
-    from analyzer.cli import count_by
-    from analyzer.cli.details import WITH_BODIES
-    from analyzer.pipeline.read_options import ReadOptions
+    from kwire.analyzer import api
+    from kwire.analyzer.cli import count_by
+    from kwire.analyzer.cli.details import WITH_BODIES
+    from kwire.analyzer.pipeline.read_options import ReadOptions
 
     _check_form(options)
     fields = _names(options.fields, "--fields", "to show")
@@ -299,7 +299,7 @@ def show(options: ShowOptions) -> int:
         shown = _print(exchanges, options, fields, sort, out)
     _note(notes)
     if not shown and options.filter:
-        from analyzer.cli import packet_lookup
+        from kwire.analyzer.cli import packet_lookup
 
         _note(packet_lookup.packet_notes(options.captures, ReadOptions.from_arguments(options), options.filter))
     if not shown and options.follow is not None:
@@ -329,8 +329,8 @@ def _names(text: str | None, option: str, purpose: str) -> list[Operand]:
     """Look up the words of an option in the vocabulary of filters (`filter/FILTER.md`)."""
     if text is None:
         return []
-    from analyzer.filter import names
-    from analyzer.filter.tokens import Word, WordError
+    from kwire.analyzer.filter import names
+    from kwire.analyzer.filter.tokens import Word, WordError
 
     operands = []
     for word in (word.strip() for word in text.split(",")):
@@ -363,8 +363,8 @@ def _print(
     exchanges: Iterator[Any], options: ShowOptions, fields: list[Operand], sort: Operand | None, out: IO[str]
 ) -> int:
     """Write exchanges in the form asked for; returns how many."""
-    from analyzer.cli.exchange_lines import LOOK_AHEAD, Lines
-    from analyzer.cli.sorted_lines import Sorter
+    from kwire.analyzer.cli.exchange_lines import LOOK_AHEAD, Lines
+    from kwire.analyzer.cli.sorted_lines import Sorter
 
     refused = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"  # a dumb one shows colours as text
     wanted = options.color == "auto" and sys.stdout.isatty() and not refused
@@ -409,7 +409,7 @@ def _print(
 
 def _form(exchange: Any, options: ShowOptions, fields: list[Operand], lines: Any) -> str:
     """One exchange in the form asked for."""
-    from analyzer.cli import text
+    from kwire.analyzer.cli import text
 
     lines.start = lines.start or exchange.capture_start
     if options.json:

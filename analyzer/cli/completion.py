@@ -1,6 +1,6 @@
 """`kwire completion`: what a shell must know to complete commands, options and their choices.
 
-In: the declarations of commands (`analyzer.options`). Out: a script for bash, zsh or fish. Where no word is known (a
+In: the declarations of commands (`kwire.analyzer.options`). Out: a script for bash, zsh or fish. Where no word is known (a
 capture, a filter) files are offered.
 """
 
@@ -11,10 +11,10 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from analyzer.cli.manual import TOPICS
-from analyzer.options.commands import COMMANDS
-from analyzer.options.commands import Command as Declared
-from analyzer.options.declare import Declaration, declarations
+from kwire.analyzer.cli.manual import TOPICS
+from kwire.analyzer.options.commands import COMMANDS
+from kwire.analyzer.options.commands import Command as Declared
+from kwire.analyzer.options.declare import Declaration, declarations
 
 
 @dataclass(frozen=True, slots=True)

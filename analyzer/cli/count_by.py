@@ -17,16 +17,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from analyzer import api
-from analyzer.cli import text
-from analyzer.dataset import tables
-from analyzer.filter.names import Columns, Operand
-from analyzer.pipeline.points import NO_RECORDS, AnalysisOptions, joined, read_point
-from analyzer.pipeline.read_options import ReadOptions
-from captures.files import capture_points
+from kwire.analyzer import api
+from kwire.analyzer.cli import text
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.filter.names import Columns, Operand
+from kwire.analyzer.pipeline.points import NO_RECORDS, AnalysisOptions, joined, read_point
+from kwire.analyzer.pipeline.read_options import ReadOptions
+from kwire.captures.files import capture_points
 
 if TYPE_CHECKING:
-    from analyzer.options.show import ShowOptions
+    from kwire.analyzer.options.show import ShowOptions
 
 Counts = Counter[tuple[str, ...]]
 

@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from analyzer.cli.text import printable, size
-from analyzer.protocol import api_keys
-from analyzer.protocol.tree import Body
+from kwire.analyzer.cli.text import printable, size
+from kwire.analyzer.protocol import api_keys
+from kwire.analyzer.protocol.tree import Body
 
 _LISTED = 3
 """Topic-partitions that a line names."""

@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from analyzer.cli.details import detail
-from analyzer.cli.sorted_lines import Sorter
-from analyzer.cli.text import duration, printable, size
-from analyzer.common.times import rfc3339
-from analyzer.protocol.budget import BYTES, PAGE, Budget
-from analyzer.protocol.errors import label
+from kwire.analyzer.cli.details import detail
+from kwire.analyzer.cli.sorted_lines import Sorter
+from kwire.analyzer.cli.text import duration, printable, size
+from kwire.analyzer.common.times import rfc3339
+from kwire.analyzer.protocol.budget import BYTES, PAGE, Budget
+from kwire.analyzer.protocol.errors import label
 
 SLOW_US = 100_000
 """Latency, without what the broker waited on purpose, from which an exchange is marked as slow."""

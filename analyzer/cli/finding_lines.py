@@ -18,21 +18,21 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analyzer.cli.commands import dataset_of, folded, named_dataset, paged, reading_width
-from analyzer.cli.text import json_text
-from analyzer.common.errors import UsageError
-from analyzer.common.escapes import printable
-from analyzer.common.times import rfc3339
-from analyzer.dataset.dataset import StoredDataset, is_dataset, open_dataset
-from analyzer.findings import evaluate, manual
-from analyzer.findings.capture import CaptureFrame
-from analyzer.findings.query import SEVERITIES, Query
-from analyzer.findings.rules import POLICIES, RULES
-from analyzer.findings.wording import lasting, moment
-from analyzer.frame.parquet import RowGroups, StoredFrame
+from kwire.analyzer.cli.commands import dataset_of, folded, named_dataset, paged, reading_width
+from kwire.analyzer.cli.text import json_text
+from kwire.analyzer.common.errors import UsageError
+from kwire.analyzer.common.escapes import printable
+from kwire.analyzer.common.times import rfc3339
+from kwire.analyzer.dataset.dataset import StoredDataset, is_dataset, open_dataset
+from kwire.analyzer.findings import evaluate, manual
+from kwire.analyzer.findings.capture import CaptureFrame
+from kwire.analyzer.findings.query import SEVERITIES, Query
+from kwire.analyzer.findings.rules import POLICIES, RULES
+from kwire.analyzer.findings.wording import lasting, moment
+from kwire.analyzer.frame.parquet import RowGroups, StoredFrame
 
 if TYPE_CHECKING:
-    from analyzer.options.questions import FindingsOptions
+    from kwire.analyzer.options.questions import FindingsOptions
 
 EXIT_BAD = 1
 

@@ -15,15 +15,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from analyzer.cli import text
-from analyzer.common.errors import UsageError
-from analyzer.common.times import moment_of_millis, rfc3339
-from analyzer.records import log_files as segments
-from analyzer.records import log_reader
-from analyzer.records.log_names import is_log, log_point
+from kwire.analyzer.cli import text
+from kwire.analyzer.common.errors import UsageError
+from kwire.analyzer.common.times import moment_of_millis, rfc3339
+from kwire.analyzer.records import log_files as segments
+from kwire.analyzer.records import log_reader
+from kwire.analyzer.records.log_names import is_log, log_point
 
 if TYPE_CHECKING:
-    from analyzer.options.show import ShowOptions
+    from kwire.analyzer.options.show import ShowOptions
 
 _NOT_HERE = (
     "filter",

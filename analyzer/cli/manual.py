@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from analyzer.common.errors import UsageError
+from kwire.analyzer.common.errors import UsageError
 
 _WIDTH = 100
 _FINDINGS = Path(__file__).resolve().parents[1] / "findings" / "FINDINGS.md"
@@ -31,7 +31,7 @@ TOPICS = {
 
 
 class View(Protocol):
-    """A view as `reports.catalog` reads it."""
+    """A view as `kwire.reports.catalog` reads it."""
 
     @property
     def name(self) -> str: ...
@@ -47,7 +47,7 @@ def page(topic: str, views: Sequence[View]) -> str:
     """The text about a topic, a table or a view. Raises UsageError: there is nothing about it."""
     if topic == "filter":
         return rendered(_FILTER.read_text(encoding="utf-8"))
-    from analyzer.dataset import tables
+    from kwire.analyzer.dataset import tables
 
     if topic == "findings":
         return rendered(_FINDINGS.read_text(encoding="utf-8")) + "\n" + _table("findings")
@@ -67,7 +67,7 @@ def page(topic: str, views: Sequence[View]) -> str:
 
 
 def _table(name: str) -> str:
-    from analyzer.dataset import tables
+    from kwire.analyzer.dataset import tables
 
     about = {column.name: f"{column.about} ({_type(column.type)})" for column in tables.TABLES[name]}
     return f"{name}: {tables.ABOUT[name]}\n\n{_columns(about)}"

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from analyzer import api
-from analyzer.bulk.rows import ip_text
-from analyzer.common.times import moment
-from analyzer.filter.evaluation import parse
-from analyzer.pipeline.read_options import ReadOptions
-from captures.files import CapturePoint, capture_points
-from captures.packets import Reader
+from kwire.analyzer import api
+from kwire.analyzer.bulk.rows import ip_text
+from kwire.analyzer.common.times import moment
+from kwire.analyzer.filter.evaluation import parse
+from kwire.analyzer.pipeline.read_options import ReadOptions
+from kwire.captures.files import CapturePoint, capture_points
+from kwire.captures.packets import Reader
 
 MOST = 3
 """Messages told of one packet: small ones share packets."""

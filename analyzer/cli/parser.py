@@ -19,12 +19,12 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from analyzer.common.escapes import printable
-from analyzer.options.commands import COMMANDS, Command
-from captures.errors import KwireError
+from kwire.analyzer.common.escapes import printable
+from kwire.analyzer.options.commands import COMMANDS, Command
+from kwire.captures.errors import KwireError
 
 if TYPE_CHECKING:
-    from analyzer.options.terminal import CompletionOptions, HelpOptions
+    from kwire.analyzer.options.terminal import CompletionOptions, HelpOptions
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
@@ -78,7 +78,7 @@ class _CommandParser(_Parser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         if self.command is not None and not self._is_complete:
             self._is_complete = True
-            from analyzer.options.declare import add_options  # with `dataclasses`, a tenth of what --help takes
+            from kwire.analyzer.options.declare import add_options  # with `dataclasses`, a tenth of what --help takes
 
             declared = self.command.options()
             self.epilog = declared.epilog or None
@@ -87,7 +87,7 @@ class _CommandParser(_Parser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    from analyzer import __version__
+    from kwire.analyzer import __version__
 
     parser = _Parser(
         prog="kwire",
@@ -114,7 +114,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Command, Any]:
         near = _near(unknown[0].split("=")[0], _option_names(parsed.command))
         there = f"kwire {parsed.command} --help lists what there is"
         fail(f"unknown: {' '.join(unknown)}", f"did you mean {near}? {there}" if near else there)
-    from analyzer.options.declare import options_of
+    from kwire.analyzer.options.declare import options_of
 
     command = COMMANDS[parsed.command]
     return command, _completed(command.name, options_of(command.options(), parsed))
@@ -128,7 +128,7 @@ def _completed(command: str, options: Any) -> Any:
         return dataclasses.replace(options, assumed=_release_of(options.assume, "--assume"))
     if command == "findings" and options.target is not None:
         released = _release_of(options.target, "--target")
-        from reports import releases
+        from kwire.reports import releases
 
         return dataclasses.replace(options, released=released, target=releases.bare(options.target))  # findings name it
     return dataclasses.replace(options, judge=_judged) if command == "view" else options
@@ -136,7 +136,7 @@ def _completed(command: str, options: Any) -> Any:
 
 def _judged(run: str) -> Any:
     """The differences of a RUN from its capture, for the page that shows it."""
-    from replay.diff.by_exchange import differing
+    from kwire.replay.diff.by_exchange import differing
 
     return differing(run)
 
@@ -208,7 +208,7 @@ def _release_of(version: str | None, option: str) -> dict[int, tuple[int, int]] 
     """The versions of each API that a Kafka release offers; `reports` knows them, whom others may not ask."""
     if version is None:
         return None
-    from reports import releases
+    from kwire.reports import releases
 
     try:
         return releases.find(version).apis
@@ -218,7 +218,7 @@ def _release_of(version: str | None, option: str) -> dict[int, tuple[int, int]] 
 
 def _option_names(command: str) -> list[str]:
     """The options of a command."""
-    from analyzer.cli import completion
+    from kwire.analyzer.cli import completion
 
     [known] = (known for known in completion.commands() if known.name == command)
     return [name for option in known.options for name in option.names]
@@ -228,18 +228,18 @@ def _help(options: HelpOptions) -> int:
     """`kwire help`."""
     parser = _parser()
     if options.topic is None:
-        from analyzer.cli.manual import TOPICS
+        from kwire.analyzer.cli.manual import TOPICS
 
         parser.print_help()
         sys.stdout.write("\nkwire help COMMAND, TABLE or VIEW says more, and of topics there are\n")
         sys.stdout.writelines(f"  kwire help {name:<8} {about}\n" for name, about in TOPICS.items())
         return 0
-    from analyzer.cli import manual
+    from kwire.analyzer.cli import manual
 
     if options.topic not in manual.TOPICS and options.topic in COMMANDS:
         parser.parse_args([options.topic, "--help"])  # prints it, and leaves
-    from analyzer.cli import commands
-    from reports import catalog
+    from kwire.analyzer.cli import commands
+    from kwire.reports import catalog
 
     text = manual.page(options.topic, catalog.views())
     with commands.paged() as out:
@@ -249,7 +249,7 @@ def _help(options: HelpOptions) -> int:
 
 def _completion(options: CompletionOptions) -> int:
     """`kwire completion`."""
-    from analyzer.cli import completion
+    from kwire.analyzer.cli import completion
 
     sys.stdout.write(completion.script(options.shell))
     return 0
@@ -319,6 +319,6 @@ def _leave(code: int) -> None:
 
 if __name__ == "__main__":
     # Under its own name: commands raise that module's `UsageError`, not this one's.
-    from analyzer.cli import parser as cli
+    from kwire.analyzer.cli import parser as cli
 
     cli.command()

@@ -17,17 +17,17 @@ from typing import IO, TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from analyzer.analysis.cluster_metadata import TopicIds
-from analyzer.cli import text
-from analyzer.common.errors import UsageError
-from analyzer.common.times import EPOCH, rfc3339
-from analyzer.dataset.dataset import is_dataset, open_dataset
-from analyzer.pipeline.points import FULL, AnalysisOptions, NamesAhead, nothing_matches, point_tables
-from analyzer.pipeline.read_options import ReadOptions
-from captures.files import capture_points
+from kwire.analyzer.analysis.cluster_metadata import TopicIds
+from kwire.analyzer.cli import text
+from kwire.analyzer.common.errors import UsageError
+from kwire.analyzer.common.times import EPOCH, rfc3339
+from kwire.analyzer.dataset.dataset import is_dataset, open_dataset
+from kwire.analyzer.pipeline.points import FULL, AnalysisOptions, NamesAhead, nothing_matches, point_tables
+from kwire.analyzer.pipeline.read_options import ReadOptions
+from kwire.captures.files import capture_points
 
 if TYPE_CHECKING:
-    from analyzer.options.show import ShowOptions
+    from kwire.analyzer.options.show import ShowOptions
 
 _NOT_HERE = ("tree", "hex", "fields", "frames", "count_by", "sort", "budget", "page")
 _HEADING = "time\ttopic\tpartition\toffset\tkey\tvalue\n"

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from typing import IO, Any, Final
 
-from analyzer.common.errors import UsageError
+from kwire.analyzer.common.errors import UsageError
 
 HELD: Final = 64 << 20
 """Characters kept in memory: some 300,000 lines."""

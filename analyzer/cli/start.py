@@ -18,7 +18,7 @@ def command() -> None:
         import sys
 
         sys.unraisablehook = _lost
-        from analyzer.cli import parser
+        from kwire.analyzer.cli import parser
 
         parser.command()
     except KeyboardInterrupt:

@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from analyzer.analysis.connections import TLS, ZOOKEEPER
-from analyzer.analysis.summary import LISTED
-from analyzer.cli.text import aligned, duration, printable, size
-from analyzer.protocol.errors import label
+from kwire.analyzer.analysis.connections import TLS, ZOOKEEPER
+from kwire.analyzer.analysis.summary import LISTED
+from kwire.analyzer.cli.text import aligned, duration, printable, size
+from kwire.analyzer.protocol.errors import label
 
 
 def summary_text(summary: dict[str, Any], out: str | None) -> str:

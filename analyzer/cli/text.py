@@ -9,9 +9,9 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
-from analyzer.common.escapes import json_text as json_text
-from analyzer.common.escapes import printable as printable
-from analyzer.common.times import rfc3339
+from kwire.analyzer.common.escapes import json_text as json_text
+from kwire.analyzer.common.escapes import printable as printable
+from kwire.analyzer.common.times import rfc3339
 
 
 def duration(micros: int | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from captures.errors import KwireError
+from kwire.captures.errors import KwireError
 
 
 class UsageError(KwireError):

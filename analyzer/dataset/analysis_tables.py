@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from analyzer.dataset.shared_columns import KEY, STRINGS, TIME, TOPIC_PARTITION, Column, columns
+from kwire.analyzer.dataset.shared_columns import KEY, STRINGS, TIME, TOPIC_PARTITION, Column, columns
 
 EVIDENCE = pa.struct([("connection", pa.string()), ("exchange", pa.int64()), ("reply", pa.int64())])
 """The key of an exchange within its capture point."""

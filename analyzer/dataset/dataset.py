@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet
 
-from analyzer.common.escapes import printable
-from analyzer.dataset import tables
-from analyzer.dataset.locks import DatasetError, ReadLock, StagingFolder, WriteLock, clear_dead, hidden, unread
-from analyzer.dataset.manifest import MANIFEST, is_dataset, joined_manifests, read_manifest
-from analyzer.dataset.parquet_files import LazyTable, Parts, sync
+from kwire.analyzer.common.escapes import printable
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.dataset.locks import DatasetError, ReadLock, StagingFolder, WriteLock, clear_dead, hidden, unread
+from kwire.analyzer.dataset.manifest import MANIFEST, is_dataset, joined_manifests, read_manifest
+from kwire.analyzer.dataset.parquet_files import LazyTable, Parts, sync
 
 if TYPE_CHECKING:
     import pyarrow.dataset

@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from captures.errors import KwireError
+from kwire.captures.errors import KwireError
 
 try:
     import fcntl

@@ -12,9 +12,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from analyzer.common import times
-from analyzer.dataset import tables
-from analyzer.dataset.locks import DatasetError
+from kwire.analyzer.common import times
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.dataset.locks import DatasetError
 
 MANIFEST = "_kwire.json"
 

@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.parquet
 
-from analyzer.dataset import tables
+from kwire.analyzer.dataset import tables
 
 ROW_GROUP_ROWS = 64_000
 """Rows of a row group, far below what the contract allows: they wait in memory until there are so many, and fresh

@@ -11,8 +11,8 @@ import functools
 
 import pyarrow as pa
 
-from analyzer.dataset.analysis_tables import CLIENTS, FINDINGS, GROUPS, OFFSETS, READERS, REBALANCES, TRANSACTIONS
-from analyzer.dataset.shared_columns import ERRORS, KEY, STRINGS, TIME, TOPIC_PARTITION, Column, columns
+from kwire.analyzer.dataset.analysis_tables import CLIENTS, FINDINGS, GROUPS, OFFSETS, READERS, REBALANCES, TRANSACTIONS
+from kwire.analyzer.dataset.shared_columns import ERRORS, KEY, STRINGS, TIME, TOPIC_PARTITION, Column, columns
 
 __all__ = [
     "ABOUT",

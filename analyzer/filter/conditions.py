@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from analyzer.protocol import errors as kafka_errors
+from kwire.analyzer.protocol import errors as kafka_errors
 
 Spans = tuple[tuple[int, int], ...]
 DAY_US: Final = 86_400_000_000

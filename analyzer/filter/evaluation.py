@@ -24,19 +24,19 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from analyzer.bulk.fields import MAX_CODES
-from analyzer.filter.conditions import IntegerRangeTest, TextTest, apply_test
-from analyzer.filter.language import And, Node, Not, Or, source_of, tree_of
-from analyzer.filter.names import PACKETS, Columns, Operand, Path, body_values, column_values
-from analyzer.filter.sources import ApiKeys, ExchangeColumns, RowColumns, TableColumns, TopicName, null_of
-from analyzer.filter.terms import Comparison, Relation
-from analyzer.filter.tokens import INT64_MAX, INT64_MIN, FilterError
-from analyzer.filter.values import ENUMERATED
-from analyzer.frame.counting import select_codes
-from analyzer.protocol import schema
+from kwire.analyzer.bulk.fields import MAX_CODES
+from kwire.analyzer.filter.conditions import IntegerRangeTest, TextTest, apply_test
+from kwire.analyzer.filter.language import And, Node, Not, Or, source_of, tree_of
+from kwire.analyzer.filter.names import PACKETS, Columns, Operand, Path, body_values, column_values
+from kwire.analyzer.filter.sources import ApiKeys, ExchangeColumns, RowColumns, TableColumns, TopicName, null_of
+from kwire.analyzer.filter.terms import Comparison, Relation
+from kwire.analyzer.filter.tokens import INT64_MAX, INT64_MIN, FilterError
+from kwire.analyzer.filter.values import ENUMERATED
+from kwire.analyzer.frame.counting import select_codes
+from kwire.analyzer.protocol import schema
 
 if TYPE_CHECKING:
-    from analyzer.bulk.rows import Exchanges
+    from kwire.analyzer.bulk.rows import Exchanges
 
 __all__ = ["Filter", "FilterError", "IntegerTest", "parse"]
 
@@ -304,7 +304,7 @@ class Filter:
         self, row: Mapping[str, Any], request: dict[str, Any] | None = None, response: dict[str, Any] | None = None
     ) -> bool:
         """Tell whether one exchange matches. `row` has the columns of `exchanges` as in `Table.to_pylist()`; the bodies
-        have Kafka's JSON names as from `analyzer.protocol.tree`, None if not decoded."""
+        have Kafka's JSON names as from `kwire.analyzer.protocol.tree`, None if not decoded."""
         return _matches(self.root, row, request, response)
 
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from analyzer.filter.terms import Comparison, Relation, compare
-from analyzer.filter.tokens import FilterError, Word, WordError
+from kwire.analyzer.filter.terms import Comparison, Relation, compare
+from kwire.analyzer.filter.tokens import FilterError, Word, WordError
 
 MAX_LENGTH: Final = 1 << 16
 """Characters of a filter. Long lists of values are ordinary; a filter of megabytes is a mistake."""

@@ -14,13 +14,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from analyzer.bulk import exchange_tables
-from analyzer.dataset import tables
-from analyzer.filter.conditions import end_point
-from analyzer.filter.tokens import Word, WordError, did_you_mean, short, suggest
-from analyzer.filter.values import ENUMERATED, micros
-from analyzer.protocol import program
-from analyzer.protocol.schema import REQUEST, RESPONSE
+from kwire.analyzer.bulk import exchange_tables
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.filter.conditions import end_point
+from kwire.analyzer.filter.tokens import Word, WordError, did_you_mean, short, suggest
+from kwire.analyzer.filter.values import ENUMERATED, micros
+from kwire.analyzer.protocol import program
+from kwire.analyzer.protocol.schema import REQUEST, RESPONSE
 
 # --- where values are -------------------------------------------------------------------------------------------------
 

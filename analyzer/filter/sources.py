@@ -1,7 +1,7 @@
 """Columns that filters are evaluated on: of rows of integers, of Arrow tables, of API keys.
 
 In: `Exchanges`, a table of exchanges, or the keys of APIs. Out: `ExchangeColumns`: columns of integers, of text as
-codes and of lists by name, as in `analyzer.frame`: the smallest number of an array's type is null, and code -1.
+codes and of lists by name, as in `kwire.analyzer.frame`: the smallest number of an array's type is null, and code -1.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from analyzer.bulk import exchange_tables
-from analyzer.bulk.column_names import COLUMNS
-from analyzer.filter.conditions import Test, apply_test
-from analyzer.filter.values import ENUMERATED
-from analyzer.frame import arrow
-from analyzer.frame.counting import select_codes
-from analyzer.frame.list_columns import ListColumn
-from analyzer.protocol import schema
-from captures.kernels import NULL
+from kwire.analyzer.bulk import exchange_tables
+from kwire.analyzer.bulk.column_names import COLUMNS
+from kwire.analyzer.filter.conditions import Test, apply_test
+from kwire.analyzer.filter.values import ENUMERATED
+from kwire.analyzer.frame import arrow
+from kwire.analyzer.frame.counting import select_codes
+from kwire.analyzer.frame.list_columns import ListColumn
+from kwire.analyzer.protocol import schema
+from kwire.captures.kernels import NULL
 
 if TYPE_CHECKING:
-    from analyzer.bulk.rows import Exchanges
+    from kwire.analyzer.bulk.rows import Exchanges
 
 TopicName = Callable[[str], str]
 

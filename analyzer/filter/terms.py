@@ -14,12 +14,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from analyzer.filter import names
-from analyzer.filter import values as v
-from analyzer.filter.conditions import Test, TextTest
-from analyzer.filter.names import Columns, Operand, Path, PathInfo, body_values
-from analyzer.filter.tokens import Word, WordError
-from analyzer.protocol import errors as kafka_errors
+from kwire.analyzer.filter import names
+from kwire.analyzer.filter import values as v
+from kwire.analyzer.filter.conditions import Test, TextTest
+from kwire.analyzer.filter.names import Columns, Operand, Path, PathInfo, body_values
+from kwire.analyzer.filter.tokens import Word, WordError
+from kwire.analyzer.protocol import errors as kafka_errors
 
 # --- comparisons ------------------------------------------------------------------------------------------------------
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final
 
-from analyzer.bulk import exchange_tables
-from analyzer.filter.conditions import (
+from kwire.analyzer.bulk import exchange_tables
+from kwire.analyzer.filter.conditions import (
     DAY_US,
     AddressTest,
     BoolTest,
@@ -28,9 +28,9 @@ from analyzer.filter.conditions import (
     TextTest,
     merge_spans,
 )
-from analyzer.filter.tokens import INT64_MAX, INT64_MIN, Word, WordError, did_you_mean, short, suggest
-from analyzer.protocol import errors as kafka_errors
-from analyzer.protocol import schema
+from kwire.analyzer.filter.tokens import INT64_MAX, INT64_MIN, Word, WordError, did_you_mean, short, suggest
+from kwire.analyzer.protocol import errors as kafka_errors
+from kwire.analyzer.protocol import schema
 
 ENUMERATED: Final = {
     "status": exchange_tables.STATUSES,

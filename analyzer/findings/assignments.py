@@ -14,11 +14,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from analyzer.findings.capture import SECOND, CaptureFrame, once
-from analyzer.findings.rules import Limits, Match, rule
-from analyzer.findings.wording import client, count, lasting, listed, name
-from analyzer.frame import arrow
-from analyzer.frame.frame import NULL, codes_of
+from kwire.analyzer.findings.capture import SECOND, CaptureFrame, once
+from kwire.analyzer.findings.rules import Limits, Match, rule
+from kwire.analyzer.findings.wording import client, count, lasting, listed, name
+from kwire.analyzer.frame import arrow
+from kwire.analyzer.frame.frame import NULL, codes_of
 
 _PROTOCOLS: Final = ("classic", "consumer")
 """Groups in which a partition has one member. Connect gives out tasks, and streams groups theirs."""

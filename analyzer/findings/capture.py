@@ -16,16 +16,16 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from analyzer.common.times import micros
-from analyzer.findings.query import Evidence, Query
-from analyzer.findings.wording import UNREAD
-from analyzer.frame import arrow, spill
-from analyzer.frame.columns import ColumnSet
-from analyzer.frame.frame import NULL, codes_of
-from analyzer.frame.grouping import OrdinalIndex, first_rows, number_values
-from analyzer.frame.parquet import RowGroups, StoredFrame
-from analyzer.protocol import api_keys as apis
-from analyzer.protocol import schema
+from kwire.analyzer.common.times import micros
+from kwire.analyzer.findings.query import Evidence, Query
+from kwire.analyzer.findings.wording import UNREAD
+from kwire.analyzer.frame import arrow, spill
+from kwire.analyzer.frame.columns import ColumnSet
+from kwire.analyzer.frame.frame import NULL, codes_of
+from kwire.analyzer.frame.grouping import OrdinalIndex, first_rows, number_values
+from kwire.analyzer.frame.parquet import RowGroups, StoredFrame
+from kwire.analyzer.protocol import api_keys as apis
+from kwire.analyzer.protocol import schema
 
 NO_CODE: Final = np.iinfo(np.int16).min
 """An error code, API or version that is absent."""

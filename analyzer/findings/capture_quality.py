@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from analyzer.dataset.tables import OPAQUE_REASONS
-from analyzer.findings import root_causes, undelivered
-from analyzer.findings.capture import ORPHAN, CaptureFrame
-from analyzer.findings.rules import RULES, Limits, Match, limits_of, rule
-from analyzer.findings.wording import count, lasting, moment, share, size
+from kwire.analyzer.dataset.tables import OPAQUE_REASONS
+from kwire.analyzer.findings import root_causes, undelivered
+from kwire.analyzer.findings.capture import ORPHAN, CaptureFrame
+from kwire.analyzer.findings.rules import RULES, Limits, Match, limits_of, rule
+from kwire.analyzer.findings.wording import count, lasting, moment, share, size
 
 
 def _worst(capture: CaptureFrame, amounts: np.ndarray) -> tuple[int, ...]:

@@ -8,17 +8,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from analyzer.common.leader_epochs import Epochs
-from analyzer.findings import root_causes
-from analyzer.findings.capture import SECOND, CaptureFrame
-from analyzer.findings.error_answers import about, claim, match_of, of, times
-from analyzer.findings.rules import Limits, Match, rule
-from analyzer.findings.wording import client, count, lasting, moment, name, partition_name, size, some
-from analyzer.frame import arrow
-from analyzer.frame.columns import encode
-from analyzer.frame.frame import NULL
-from analyzer.frame.grouping import busiest_window, max_by, split
-from analyzer.protocol import api_keys
+from kwire.analyzer.common.leader_epochs import Epochs
+from kwire.analyzer.findings import root_causes
+from kwire.analyzer.findings.capture import SECOND, CaptureFrame
+from kwire.analyzer.findings.error_answers import about, claim, match_of, of, times
+from kwire.analyzer.findings.rules import Limits, Match, rule
+from kwire.analyzer.findings.wording import client, count, lasting, moment, name, partition_name, size, some
+from kwire.analyzer.frame import arrow
+from kwire.analyzer.frame.columns import encode
+from kwire.analyzer.frame.frame import NULL
+from kwire.analyzer.frame.grouping import busiest_window, max_by, split
+from kwire.analyzer.protocol import api_keys
 
 _NO_LEADER = claim((api_keys.METADATA, api_keys.LIST_OFFSETS, api_keys.FETCH, api_keys.PRODUCE), (5,))
 

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from analyzer.findings.capture import NO_CODE, SECOND, CaptureFrame
-from analyzer.findings.error_answers import about, claim, match_of, of
-from analyzer.findings.fetch import reads
-from analyzer.findings.rules import Limits, Match, replaced, rule
-from analyzer.findings.runs import Run
-from analyzer.findings.wording import client, count, name, partition_name
-from analyzer.frame import arrow, grouping, spill
-from analyzer.frame.grouping import busiest_window, first_rows, rows_by_key, sort_by, split
-from analyzer.protocol import api_keys
+from kwire.analyzer.findings.capture import NO_CODE, SECOND, CaptureFrame
+from kwire.analyzer.findings.error_answers import about, claim, match_of, of
+from kwire.analyzer.findings.fetch import reads
+from kwire.analyzer.findings.rules import Limits, Match, replaced, rule
+from kwire.analyzer.findings.runs import Run
+from kwire.analyzer.findings.wording import client, count, name, partition_name
+from kwire.analyzer.frame import arrow, grouping, spill
+from kwire.analyzer.frame.grouping import busiest_window, first_rows, rows_by_key, sort_by, split
+from kwire.analyzer.protocol import api_keys
 
 _COMMIT = claim((api_keys.OFFSET_COMMIT,), (12, 22, 25, 27, 28, 110, 113), every=True)
 REBALANCE_IN_PROGRESS = 27

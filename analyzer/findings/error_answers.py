@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from analyzer.findings import root_causes
-from analyzer.findings.capture import CaptureFrame, api_name
-from analyzer.findings.query import Severity
-from analyzer.findings.rules import Limits, Match, rule
-from analyzer.findings.runs import EVERY, Run, Trouble, runs, together
-from analyzer.findings.wording import client, count, moment, name, partition_name, some
-from analyzer.protocol import api_keys
-from analyzer.protocol.error_severity import GRACE_S
+from kwire.analyzer.findings import root_causes
+from kwire.analyzer.findings.capture import CaptureFrame, api_name
+from kwire.analyzer.findings.query import Severity
+from kwire.analyzer.findings.rules import Limits, Match, rule
+from kwire.analyzer.findings.runs import EVERY, Run, Trouble, runs, together
+from kwire.analyzer.findings.wording import client, count, moment, name, partition_name, some
+from kwire.analyzer.protocol import api_keys
+from kwire.analyzer.protocol.error_severity import GRACE_S
 
 CLAIMS: list[Callable[[Run], bool]] = []
 """Tests whether a rule of its own reports a run."""

@@ -11,8 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from analyzer.dataset import tables
-from analyzer.findings import (  # noqa: F401  (each registers its rules)
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.findings import (  # noqa: F401  (each registers its rules)
     assignments,
     capture_quality,
     cluster,
@@ -35,13 +35,13 @@ from analyzer.findings import (  # noqa: F401  (each registers its rules)
     undelivered,
     versions,
 )
-from analyzer.findings.capture import CaptureFrame
-from analyzer.findings.query import SEVERITIES, Evidence, Query, Severity
-from analyzer.findings.rules import FAMILIES, RULES, Finding, Match, Rule, concerns, limits_of
-from analyzer.findings.wording import UNREAD, count
-from analyzer.frame.frame import NULL
-from analyzer.frame.parquet import RowGroups
-from analyzer.frame.spill import reuse
+from kwire.analyzer.findings.capture import CaptureFrame
+from kwire.analyzer.findings.query import SEVERITIES, Evidence, Query, Severity
+from kwire.analyzer.findings.rules import FAMILIES, RULES, Finding, Match, Rule, concerns, limits_of
+from kwire.analyzer.findings.wording import UNREAD, count
+from kwire.analyzer.frame.frame import NULL
+from kwire.analyzer.frame.parquet import RowGroups
+from kwire.analyzer.frame.spill import reuse
 
 MOST = 50
 """Findings of one code and severity that are listed for a capture point; more are counted."""

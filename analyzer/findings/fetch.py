@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from analyzer.findings import root_causes
-from analyzer.findings.capture import SECOND, CaptureFrame, api_name
-from analyzer.findings.error_answers import about, claim, match_of, of, times
-from analyzer.findings.query import Severity
-from analyzer.findings.rules import Limits, Match, rule
-from analyzer.findings.runs import runs
-from analyzer.findings.wording import client, count, lasting, name, partition_name, size
-from analyzer.frame import arrow, grouping, spill
-from analyzer.frame.frame import NULL
-from analyzer.frame.grouping import busiest_window, max_by, rows_by_key, sort_by, split
-from analyzer.protocol import api_keys
+from kwire.analyzer.findings import root_causes
+from kwire.analyzer.findings.capture import SECOND, CaptureFrame, api_name
+from kwire.analyzer.findings.error_answers import about, claim, match_of, of, times
+from kwire.analyzer.findings.query import Severity
+from kwire.analyzer.findings.rules import Limits, Match, rule
+from kwire.analyzer.findings.runs import runs
+from kwire.analyzer.findings.wording import client, count, lasting, name, partition_name, size
+from kwire.analyzer.frame import arrow, grouping, spill
+from kwire.analyzer.frame.frame import NULL
+from kwire.analyzer.frame.grouping import busiest_window, max_by, rows_by_key, sort_by, split
+from kwire.analyzer.protocol import api_keys
 
 _OUT_OF_RANGE = claim((api_keys.FETCH,), (1,), every=True)
 _WRONG_LEADER = claim((api_keys.FETCH, api_keys.PRODUCE), (3, 6, 74, 75, 100))

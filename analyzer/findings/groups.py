@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from analyzer.findings import root_causes
-from analyzer.findings.capture import ANSWERED, NO_CODE, SECOND, CaptureFrame, once
-from analyzer.findings.error_answers import about, claim, match_of, of, times
-from analyzer.findings.rules import RULES, Limits, Match, limits_of, rule
-from analyzer.findings.runs import runs
-from analyzer.findings.wording import client, count, lasting, moment, name
-from analyzer.frame import arrow, spill
-from analyzer.frame.frame import NULL, codes_of
-from analyzer.frame.grouping import busiest_window, rows_by_key, split
-from analyzer.protocol import api_keys
+from kwire.analyzer.findings import root_causes
+from kwire.analyzer.findings.capture import ANSWERED, NO_CODE, SECOND, CaptureFrame, once
+from kwire.analyzer.findings.error_answers import about, claim, match_of, of, times
+from kwire.analyzer.findings.rules import RULES, Limits, Match, limits_of, rule
+from kwire.analyzer.findings.runs import runs
+from kwire.analyzer.findings.wording import client, count, lasting, moment, name
+from kwire.analyzer.frame import arrow, spill
+from kwire.analyzer.frame.frame import NULL, codes_of
+from kwire.analyzer.frame.grouping import busiest_window, rows_by_key, split
+from kwire.analyzer.protocol import api_keys
 
 _JOIN = claim(
     (api_keys.JOIN_GROUP, api_keys.HEARTBEAT, api_keys.CONSUMER_GROUP_HEARTBEAT, api_keys.SHARE_GROUP_HEARTBEAT),

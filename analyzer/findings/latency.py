@@ -9,13 +9,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from analyzer.findings.capture import HELD, SECOND, CaptureFrame, api_name
-from analyzer.findings.rules import Limits, Match, rule
-from analyzer.findings.wording import client, count, lasting, moment, share
-from analyzer.frame import arrow, spill
-from analyzer.frame.frame import NULL
-from analyzer.frame.grouping import rows_by_key, sort_by, split
-from analyzer.protocol import api_keys
+from kwire.analyzer.findings.capture import HELD, SECOND, CaptureFrame, api_name
+from kwire.analyzer.findings.rules import Limits, Match, rule
+from kwire.analyzer.findings.wording import client, count, lasting, moment, share
+from kwire.analyzer.frame import arrow, spill
+from kwire.analyzer.frame.frame import NULL
+from kwire.analyzer.frame.grouping import rows_by_key, sort_by, split
+from kwire.analyzer.protocol import api_keys
 
 JUDGED = 100
 """Answers that a 99th percentile needs; of fewer it is the longest but one."""

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from analyzer.findings import root_causes
-from analyzer.findings.capture import ANSWERED, ORPHAN, CaptureFrame, api_name
-from analyzer.findings.rules import Limits, Match, rule
-from analyzer.findings.wording import client, count, name, partition_name, size
-from analyzer.frame import arrow
-from analyzer.frame.frame import NULL
-from analyzer.frame.grouping import split
-from analyzer.protocol import api_keys
+from kwire.analyzer.findings import root_causes
+from kwire.analyzer.findings.capture import ANSWERED, ORPHAN, CaptureFrame, api_name
+from kwire.analyzer.findings.rules import Limits, Match, rule
+from kwire.analyzer.findings.wording import client, count, name, partition_name, size
+from kwire.analyzer.frame import arrow
+from kwire.analyzer.frame.frame import NULL
+from kwire.analyzer.frame.grouping import split
+from kwire.analyzer.protocol import api_keys
 
 
 @rule(

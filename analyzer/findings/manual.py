@@ -1,7 +1,7 @@
 """The rules as documentation: `FINDINGS.md`, and what `kwire findings --explain` says of one.
 
 In: `RULES`. Out: Markdown, and text. Rule: nothing is said here that does not stand with its rule; a test compares the
-file with what this makes of the rules (`python -m analyzer.findings.manual` writes it).
+file with what this makes of the rules (`python -m kwire.analyzer.findings.manual` writes it).
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
-from analyzer.findings import evaluate
-from analyzer.findings.rules import FAMILIES, POLICIES, RULES, Rule
+from kwire.analyzer.findings import evaluate
+from kwire.analyzer.findings.rules import FAMILIES, POLICIES, RULES, Rule
 
 FILE = Path(__file__).resolve().parent / "FINDINGS.md"
 
@@ -18,7 +18,7 @@ _HEAD = """# Findings
 
 What `kwire findings` looks for: {count} rules. `error`: data lost, refused or unreadable, or work stopped;
 `warning`: to be seen to this week; `note`: a fact worth knowing. This file is made of the rules (`python -m
-analyzer.findings.manual`).
+kwire.analyzer.findings.manual`).
 
 Of all rules:
 

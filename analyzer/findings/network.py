@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from analyzer.findings import root_causes, sessions, undelivered
-from analyzer.findings.capture import HELD, IN_FLIGHT, SECOND, UNANSWERED, Attempt, CaptureFrame, api_name
-from analyzer.findings.rules import Limits, Match, rule
-from analyzer.findings.wording import client, count, lasting, moment, name, share
-from analyzer.frame import arrow, spill
-from analyzer.frame.frame import NULL, codes_of
-from analyzer.frame.grouping import busiest_window, max_by, median_count, rows_by_key, split
-from analyzer.protocol import api_keys
+from kwire.analyzer.findings import root_causes, sessions, undelivered
+from kwire.analyzer.findings.capture import HELD, IN_FLIGHT, SECOND, UNANSWERED, Attempt, CaptureFrame, api_name
+from kwire.analyzer.findings.rules import Limits, Match, rule
+from kwire.analyzer.findings.wording import client, count, lasting, moment, name, share
+from kwire.analyzer.frame import arrow, spill
+from kwire.analyzer.frame.frame import NULL, codes_of
+from kwire.analyzer.frame.grouping import busiest_window, max_by, median_count, rows_by_key, split
+from kwire.analyzer.protocol import api_keys
 
 _IDLE = (
     api_keys.FETCH,

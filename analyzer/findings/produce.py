@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from analyzer.findings.capture import NO_CODE, OF_BATCHES, SECOND, CaptureFrame, once
-from analyzer.findings.error_answers import about, claim, match_of, of, times
-from analyzer.findings.query import Severity
-from analyzer.findings.rules import Limits, Match, rule
-from analyzer.findings.runs import Trouble
-from analyzer.findings.wording import client, count, lasting, listed, name, partition_name, share, size, some
-from analyzer.frame import arrow, grouping, spill
-from analyzer.frame.frame import NULL, Frame, codes_of
-from analyzer.frame.grouping import busiest_window, first_rows, rows_by_key, sort_by, split, sum_positive_by
-from analyzer.protocol import api_keys
+from kwire.analyzer.findings.capture import NO_CODE, OF_BATCHES, SECOND, CaptureFrame, once
+from kwire.analyzer.findings.error_answers import about, claim, match_of, of, times
+from kwire.analyzer.findings.query import Severity
+from kwire.analyzer.findings.rules import Limits, Match, rule
+from kwire.analyzer.findings.runs import Trouble
+from kwire.analyzer.findings.wording import client, count, lasting, listed, name, partition_name, share, size, some
+from kwire.analyzer.frame import arrow, grouping, spill
+from kwire.analyzer.frame.frame import NULL, Frame, codes_of
+from kwire.analyzer.frame.grouping import busiest_window, first_rows, rows_by_key, sort_by, split, sum_positive_by
+from kwire.analyzer.protocol import api_keys
 
 _TOO_LARGE = claim((api_keys.PRODUCE,), (10, 18))
 _REPLICAS = claim((api_keys.PRODUCE,), (19, 20))

@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from analyzer.common.leader_epochs import Epochs
-from analyzer.findings.capture import SECOND, UNANSWERED, Attempt, CaptureFrame, once
-from analyzer.findings.rules import RULES, Limits, Match, limits_of, rule
-from analyzer.findings.wording import count, moment, partition_name, some
-from analyzer.frame import arrow, grouping, spill
-from analyzer.frame.frame import NULL
-from analyzer.frame.grouping import rows_by_key, split
-from analyzer.protocol import api_keys
+from kwire.analyzer.common.leader_epochs import Epochs
+from kwire.analyzer.findings.capture import SECOND, UNANSWERED, Attempt, CaptureFrame, once
+from kwire.analyzer.findings.rules import RULES, Limits, Match, limits_of, rule
+from kwire.analyzer.findings.wording import count, moment, partition_name, some
+from kwire.analyzer.frame import arrow, grouping, spill
+from kwire.analyzer.frame.frame import NULL
+from kwire.analyzer.frame.grouping import rows_by_key, split
+from kwire.analyzer.protocol import api_keys
 
 AROUND_US = 10 * SECOND
 """Clients refresh their metadata after 0.1 to 1 s, reconnect within 10 s, and rejoin within that."""

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from analyzer.findings.capture import CaptureFrame
-from analyzer.findings.query import Evidence, Query, Severity
+from kwire.analyzer.findings.capture import CaptureFrame
+from kwire.analyzer.findings.query import Evidence, Query, Severity
 
 FAMILIES = {
     "quality": "What the capture itself lacks. Said first, for it silences others.",
@@ -114,7 +114,7 @@ POLICIES = {"acks": "all", "compression": "required", "tls": "required"}
 _CLOCK = " The capture's clock was set back (capture-clock-back)."
 
 RULES: dict[str, Rule] = {}
-"""By code, families in order; filled when `analyzer.findings.evaluate` is imported."""
+"""By code, families in order; filled when `kwire.analyzer.findings.evaluate` is imported."""
 
 
 def rule(

@@ -1,6 +1,6 @@
 """Group errors to runs: answers of one error to a client about one subject, until a good answer.
 
-In: a capture point. Out: `Run`s, each judged (`analyzer.protocol.error_severity`). Rules (measured on brokers of nine
+In: a capture point. Out: `Run`s, each judged (`kwire.analyzer.protocol.error_severity`). Rules (measured on brokers of nine
 versions): a client backs off 0.1 to 1 s, so that ten answers are seconds of trying; what passes by itself has passed
 within 5 s; one thing is a group, a transactional id, a topic or a topic-partition; whose connection it was does not
 matter, for coordinators answer on one what is mended on another.
@@ -17,12 +17,12 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from analyzer.findings.capture import NO_CODE, SECOND, CaptureFrame, api_name
-from analyzer.frame import arrow, grouping, spill
-from analyzer.frame.columns import encode
-from analyzer.frame.frame import NULL
-from analyzer.protocol import api_keys, errors
-from analyzer.protocol.error_severity import Judgement, judge
+from kwire.analyzer.findings.capture import NO_CODE, SECOND, CaptureFrame, api_name
+from kwire.analyzer.frame import arrow, grouping, spill
+from kwire.analyzer.frame.columns import encode
+from kwire.analyzer.frame.frame import NULL
+from kwire.analyzer.protocol import api_keys, errors
+from kwire.analyzer.protocol.error_severity import Judgement, judge
 
 TRIES = 10
 """Answers in a row that are a fault although the run was short, over `TRIED_US` at least."""

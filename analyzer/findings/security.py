@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from analyzer.findings.capture import ANSWERED, SECOND, CaptureFrame, api_name, once
-from analyzer.findings.error_answers import about, claim, match_of, of, times
-from analyzer.findings.rules import Limits, Match, rule
-from analyzer.findings.wording import client, count, listed, moment, name, size
-from analyzer.frame import arrow, spill
-from analyzer.frame.frame import NULL
-from analyzer.frame.grouping import max_by, split
-from analyzer.protocol import api_keys
+from kwire.analyzer.findings.capture import ANSWERED, SECOND, CaptureFrame, api_name, once
+from kwire.analyzer.findings.error_answers import about, claim, match_of, of, times
+from kwire.analyzer.findings.rules import Limits, Match, rule
+from kwire.analyzer.findings.wording import client, count, listed, moment, name, size
+from kwire.analyzer.frame import arrow, spill
+from kwire.analyzer.frame.frame import NULL
+from kwire.analyzer.frame.grouping import max_by, split
+from kwire.analyzer.protocol import api_keys
 
 _LOGIN = claim((api_keys.SASL_HANDSHAKE, api_keys.SASL_AUTHENTICATE), (33, 34, 58))
 _RIGHTS = claim((), (29, 30, 31, 53, 65))

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from analyzer.findings.capture import CaptureFrame, api_name
-from analyzer.findings.rules import Limits, Match, rule
-from analyzer.findings.wording import client, count, lasting
-from analyzer.frame import arrow, spill
-from analyzer.frame.frame import NULL
-from analyzer.frame.grouping import split
+from kwire.analyzer.findings.capture import CaptureFrame, api_name
+from kwire.analyzer.findings.rules import Limits, Match, rule
+from kwire.analyzer.findings.wording import client, count, lasting
+from kwire.analyzer.frame import arrow, spill
+from kwire.analyzer.frame.frame import NULL
+from kwire.analyzer.frame.grouping import split
 
 
 @rule(

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from analyzer.findings.capture import ANSWERED, SECOND, UNANSWERED, CaptureFrame, once
-from analyzer.findings.rules import Limits, Match, rule
-from analyzer.findings.wording import client, count, exactly
-from analyzer.frame import arrow, spill
-from analyzer.frame.frame import NULL
-from analyzer.frame.grouping import max_by, split
-from analyzer.protocol import api_keys
+from kwire.analyzer.findings.capture import ANSWERED, SECOND, UNANSWERED, CaptureFrame, once
+from kwire.analyzer.findings.rules import Limits, Match, rule
+from kwire.analyzer.findings.wording import client, count, exactly
+from kwire.analyzer.frame import arrow, spill
+from kwire.analyzer.frame.frame import NULL
+from kwire.analyzer.frame.grouping import max_by, split
+from kwire.analyzer.protocol import api_keys
 
 _CLOSE_US = 2 * SECOND
 """How soon after such a request the broker closes: at once, but for its path and a busy thread."""

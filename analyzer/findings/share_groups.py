@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from analyzer.findings.capture import SECOND, CaptureFrame
-from analyzer.findings.error_answers import claim, match_of, of
-from analyzer.findings.rules import Limits, Match, replaced, rule
-from analyzer.findings.runs import runs
-from analyzer.findings.wording import client, count, moment, name, share
-from analyzer.frame.frame import NULL
-from analyzer.frame.grouping import split
-from analyzer.protocol import api_keys
+from kwire.analyzer.findings.capture import SECOND, CaptureFrame
+from kwire.analyzer.findings.error_answers import claim, match_of, of
+from kwire.analyzer.findings.rules import Limits, Match, replaced, rule
+from kwire.analyzer.findings.runs import runs
+from kwire.analyzer.findings.wording import client, count, moment, name, share
+from kwire.analyzer.frame.frame import NULL
+from kwire.analyzer.frame.grouping import split
+from kwire.analyzer.protocol import api_keys
 
 _LOCK = claim((api_keys.SHARE_FETCH, api_keys.SHARE_ACKNOWLEDGE), (121,), every=True)
 

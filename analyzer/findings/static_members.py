@@ -9,14 +9,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from analyzer.findings.capture import SECOND, CaptureFrame
-from analyzer.findings.error_answers import claim
-from analyzer.findings.rules import Limits, Match, rule
-from analyzer.findings.runs import runs
-from analyzer.findings.wording import client, count, listed, moment, name
-from analyzer.frame import arrow
-from analyzer.frame.grouping import busiest_window, split
-from analyzer.protocol import api_keys
+from kwire.analyzer.findings.capture import SECOND, CaptureFrame
+from kwire.analyzer.findings.error_answers import claim
+from kwire.analyzer.findings.rules import Limits, Match, rule
+from kwire.analyzer.findings.runs import runs
+from kwire.analyzer.findings.wording import client, count, listed, moment, name
+from kwire.analyzer.frame import arrow
+from kwire.analyzer.frame.grouping import busiest_window, split
+from kwire.analyzer.protocol import api_keys
 
 _STATIC = claim(
     (

@@ -9,12 +9,12 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from analyzer.common.times import micros
-from analyzer.common.times import moment as date
-from analyzer.findings.capture import SECOND, CaptureFrame, once
-from analyzer.findings.rules import Limits, Match, rule
-from analyzer.findings.wording import client, count, moment, name
-from analyzer.frame.frame import NULL
+from kwire.analyzer.common.times import micros
+from kwire.analyzer.common.times import moment as date
+from kwire.analyzer.findings.capture import SECOND, CaptureFrame, once
+from kwire.analyzer.findings.rules import Limits, Match, rule
+from kwire.analyzer.findings.wording import client, count, moment, name
+from kwire.analyzer.frame.frame import NULL
 
 _OTHERS: Final = (443, 8443)
 """Ports of HTTP: failures there do not concern Kafka, unless Kafka was captured there."""

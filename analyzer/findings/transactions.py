@@ -9,16 +9,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analyzer.findings.capture import SECOND, CaptureFrame, once
-from analyzer.findings.error_answers import EXPLANATIONS, about, claim, match_of, of, times
-from analyzer.findings.fetch import reads
-from analyzer.findings.rules import Limits, Match, rule
-from analyzer.findings.runs import Run, Trouble, runs
-from analyzer.findings.wording import client, count, lasting, name, partition_name, share
-from analyzer.frame import arrow, spill
-from analyzer.frame.frame import NULL, codes_of
-from analyzer.frame.grouping import busiest_window, first_rows, rows_by_key, sort_by, split
-from analyzer.protocol import api_keys
+from kwire.analyzer.findings.capture import SECOND, CaptureFrame, once
+from kwire.analyzer.findings.error_answers import EXPLANATIONS, about, claim, match_of, of, times
+from kwire.analyzer.findings.fetch import reads
+from kwire.analyzer.findings.rules import Limits, Match, rule
+from kwire.analyzer.findings.runs import Run, Trouble, runs
+from kwire.analyzer.findings.wording import client, count, lasting, name, partition_name, share
+from kwire.analyzer.frame import arrow, spill
+from kwire.analyzer.frame.frame import NULL, codes_of
+from kwire.analyzer.frame.grouping import busiest_window, first_rows, rows_by_key, sort_by, split
+from kwire.analyzer.protocol import api_keys
 
 _OF_TRANSACTIONS = (
     api_keys.INIT_PRODUCER_ID,

@@ -15,13 +15,13 @@ from typing import Final
 
 import numpy as np
 
-from analyzer.findings import root_causes
-from analyzer.findings.capture import ANSWERED, SECOND, CaptureFrame, api_name, once
-from analyzer.findings.rules import RULES, Limits, Match, limits_of, rule
-from analyzer.findings.wording import client, count, exactly, name, size, some
-from analyzer.frame import arrow, spill
-from analyzer.frame.frame import NULL
-from analyzer.frame.grouping import split
+from kwire.analyzer.findings import root_causes
+from kwire.analyzer.findings.capture import ANSWERED, SECOND, CaptureFrame, api_name, once
+from kwire.analyzer.findings.rules import RULES, Limits, Match, limits_of, rule
+from kwire.analyzer.findings.wording import client, count, exactly, name, size, some
+from kwire.analyzer.frame import arrow, spill
+from kwire.analyzer.frame.frame import NULL
+from kwire.analyzer.frame.grouping import split
 
 _ABSENT: Final = np.iinfo(np.int32).min
 

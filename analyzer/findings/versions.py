@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from analyzer.findings import root_causes
-from analyzer.findings.capture import ANSWERED, BY_BROKERS, NO_CODE, SECOND, CaptureFrame, api_name, once
-from analyzer.findings.query import Severity
-from analyzer.findings.rules import Limits, Match, rule
-from analyzer.findings.wording import client, count, lasting, listed, name, some
-from analyzer.frame import arrow, spill
-from analyzer.frame.frame import NULL, codes_of
-from analyzer.frame.grouping import first_rows, max_by, rows_by_key, split
-from analyzer.protocol import api_keys, schema
+from kwire.analyzer.findings import root_causes
+from kwire.analyzer.findings.capture import ANSWERED, BY_BROKERS, NO_CODE, SECOND, CaptureFrame, api_name, once
+from kwire.analyzer.findings.query import Severity
+from kwire.analyzer.findings.rules import Limits, Match, rule
+from kwire.analyzer.findings.wording import client, count, lasting, listed, name, some
+from kwire.analyzer.frame import arrow, spill
+from kwire.analyzer.frame.frame import NULL, codes_of
+from kwire.analyzer.frame.grouping import first_rows, max_by, rows_by_key, split
+from kwire.analyzer.protocol import api_keys, schema
 
 REMOVED: Mapping[int, int] = {
     0: 3,

@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from analyzer.common.escapes import printable
+from kwire.analyzer.common.escapes import printable
 
 
 def count(number: int, singular: str, many: str = "") -> str:

@@ -13,8 +13,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from analyzer.dataset import tables
-from captures.kernels import NULL
+from kwire.analyzer.dataset import tables
+from kwire.captures.kernels import NULL
 
 
 def text(value: bytes) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from analyzer.dataset import tables
+from kwire.analyzer.dataset import tables
 
 ROWS: Final = 1024
 """Rows of a part, which stay in memory as long as one of them does."""

@@ -14,8 +14,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from analyzer.frame import arrow, spill
-from analyzer.frame.frame import NULL
+from kwire.analyzer.frame import arrow, spill
+from kwire.analyzer.frame.frame import NULL
 
 FEW_ROWS: Final = 10_000
 """Rows up to which texts are numbered one by one."""

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from analyzer.frame import spill
+from kwire.analyzer.frame import spill
 
 CACHE_BLOCK: Final = 1 << 17
 """Rows of a block that fits a processor's cache."""

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from analyzer.frame import arrow, grouping, spill
-from analyzer.frame.grouping import Groups
+from kwire.analyzer.frame import arrow, grouping, spill
+from kwire.analyzer.frame.grouping import Groups
 
 NULL: Final = np.iinfo(np.int64).min
 """Null in an array of int64."""

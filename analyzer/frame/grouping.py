@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from analyzer.frame import arrow, spill
+from kwire.analyzer.frame import arrow, spill
 
 _WIDEST: Final = 1 << 62
 """Keys of several columns are combined into one number below it."""

@@ -3,7 +3,7 @@
 In: rows of integers, single or as columns, of which some number a text; beside a single row a list of plain values
 (None, bool, numbers, text, lists and tuples of these). Out: all rows as columns, in order; the values, lists in place
 of tuples. Rule: nothing is a Python object while it waits: a row takes a third of what it takes as an object, and none
-makes a node where it is stored (`analyzer.checkpoints`).
+makes a node where it is stored (`kwire.analyzer.checkpoints`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from analyzer.dataset import tables
-from analyzer.frame.arrow import distinct
-from captures.kernels import NULL
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.frame.arrow import distinct
+from kwire.captures.kernels import NULL
 
 Columns = dict[str, np.ndarray]
 

@@ -12,9 +12,9 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from analyzer.frame import arrow
-from captures import cast
-from captures.kernels import NULL
+from kwire.analyzer.frame import arrow
+from kwire.captures import cast
+from kwire.captures.kernels import NULL
 
 _WIDE: Final = 64
 _LARGEST: Final = (1 << 63) - 1

@@ -20,12 +20,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
-from analyzer.dataset import tables
-from analyzer.dataset.dataset import Dataset, StoredDataset, readable
-from analyzer.frame import arrow
-from analyzer.frame.columns import CachedColumns, ColumnBuilder, append_rows
-from analyzer.frame.frame import NULL, Codes, Column, Frame, Lists
-from analyzer.frame.grouping import group
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.dataset.dataset import Dataset, StoredDataset, readable
+from kwire.analyzer.frame import arrow
+from kwire.analyzer.frame.columns import CachedColumns, ColumnBuilder, append_rows
+from kwire.analyzer.frame.frame import NULL, Codes, Column, Frame, Lists
+from kwire.analyzer.frame.grouping import group
 
 CACHED_ROWS: Final = 3_000_000
 """Rows of a table up to which its columns are cached once they are read: 24 MB each."""

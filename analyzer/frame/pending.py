@@ -16,9 +16,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from analyzer.dataset.parquet_files import LazyTable, as_table
-from analyzer.frame.columns import CachedColumns, ColumnSet
-from analyzer.frame.parquet import CACHED_ROWS, SMALL_ROWS, RowGroups
+from kwire.analyzer.dataset.parquet_files import LazyTable, as_table
+from kwire.analyzer.frame.columns import CachedColumns, ColumnSet
+from kwire.analyzer.frame.parquet import CACHED_ROWS, SMALL_ROWS, RowGroups
 
 MOST_ROWS: Final = CACHED_ROWS
 """Rows of a large table whose columns are cached: some 50 bytes each. Reading them back takes twice as long, and more

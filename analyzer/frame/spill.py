@@ -21,8 +21,8 @@ from typing import Any, BinaryIO, Final
 
 import numpy as np
 
-from analyzer.dataset.dataset import DatasetError
-from analyzer.frame import arrow
+from kwire.analyzer.dataset.dataset import DatasetError
+from kwire.analyzer.frame import arrow
 
 BLOCK: Final = 1 << 20
 """Rows computed at a time."""

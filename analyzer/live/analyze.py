@@ -21,23 +21,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from analyzer import api
-from analyzer.cli import commands
-from analyzer.common.errors import UsageError
-from analyzer.dataset.dataset import Dataset, is_dataset
-from analyzer.dataset.locks import unread
-from analyzer.live.continuation import Continuation
-from analyzer.live.preparation import begun, say, warm_up
-from analyzer.live.preparation import reading as live_reading
-from analyzer.live.rotations import Rotations
-from analyzer.live.stop_conditions import ended_by
-from analyzer.pipeline.points import AnalysisOptions
-from captures.files import CapturePoint
-from captures.live.capture_queue import CaptureQueue
-from captures.live.taps import Tap
+from kwire.analyzer import api
+from kwire.analyzer.cli import commands
+from kwire.analyzer.common.errors import UsageError
+from kwire.analyzer.dataset.dataset import Dataset, is_dataset
+from kwire.analyzer.dataset.locks import unread
+from kwire.analyzer.live.continuation import Continuation
+from kwire.analyzer.live.preparation import begun, say, warm_up
+from kwire.analyzer.live.preparation import reading as live_reading
+from kwire.analyzer.live.rotations import Rotations
+from kwire.analyzer.live.stop_conditions import ended_by
+from kwire.analyzer.pipeline.points import AnalysisOptions
+from kwire.captures.files import CapturePoint
+from kwire.captures.live.capture_queue import CaptureQueue
+from kwire.captures.live.taps import Tap
 
 if TYPE_CHECKING:
-    from analyzer.options.analyze import AnalyzeOptions
+    from kwire.analyzer.options.analyze import AnalyzeOptions
 
 _MOST_NAME: Final = 100
 

@@ -23,26 +23,26 @@ from typing import Any, BinaryIO, Final, cast
 
 import numpy as np
 
-from analyzer.analysis.control_exchanges import NEVER
-from analyzer.analysis.latency import Latency
-from analyzer.analysis.transactions import ABOUT
-from analyzer.api import findings_of
-from analyzer.bulk.engine import Engine
-from analyzer.bulk.rows import Window
-from analyzer.checkpoints.checkpoint import copied
-from analyzer.dataset import tables
-from analyzer.dataset.dataset import Dataset, Writer
-from analyzer.frame import arrow
-from analyzer.live.rotations import Rotations
-from analyzer.live.watch_session import MOST_NAMES
-from analyzer.pipeline.analysis_options import AnalysisOptions
-from analyzer.pipeline.drive import EachWindow, Sink, drive
-from analyzer.pipeline.point_result import PointResult, joined, manifest
-from analyzer.pipeline.point_tables import CarryOver, PointTables, Rows
-from analyzer.pipeline.points import check_names
-from analyzer.pipeline.read_options import ReadOptions
-from captures.files import CapturePoint, FileInfo
-from captures.kernels import NULL
+from kwire.analyzer.analysis.control_exchanges import NEVER
+from kwire.analyzer.analysis.latency import Latency
+from kwire.analyzer.analysis.transactions import ABOUT
+from kwire.analyzer.api import findings_of
+from kwire.analyzer.bulk.engine import Engine
+from kwire.analyzer.bulk.rows import Window
+from kwire.analyzer.checkpoints.checkpoint import copied
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.dataset.dataset import Dataset, Writer
+from kwire.analyzer.frame import arrow
+from kwire.analyzer.live.rotations import Rotations
+from kwire.analyzer.live.watch_session import MOST_NAMES
+from kwire.analyzer.pipeline.analysis_options import AnalysisOptions
+from kwire.analyzer.pipeline.drive import EachWindow, Sink, drive
+from kwire.analyzer.pipeline.point_result import PointResult, joined, manifest
+from kwire.analyzer.pipeline.point_tables import CarryOver, PointTables, Rows
+from kwire.analyzer.pipeline.points import check_names
+from kwire.analyzer.pipeline.read_options import ReadOptions
+from kwire.captures.files import CapturePoint, FileInfo
+from kwire.captures.kernels import NULL
 
 _OPAQUE: Final = tuple(f"opaque_{reason}_bytes" for reason in tables.OPAQUE_REASONS)
 _CLASSES: Final = ("decoded_bytes", "skipped_bytes", "incomplete_bytes", *_OPAQUE)

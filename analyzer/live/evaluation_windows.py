@@ -16,18 +16,18 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from analyzer.analysis.cluster_metadata import TopicIds
-from analyzer.bulk.engine import Engine
-from analyzer.bulk.rows import Window
-from analyzer.dataset import tables
-from analyzer.dataset.dataset import concatenated
-from analyzer.dataset.parquet_files import tables_of
-from analyzer.findings import evaluate
-from analyzer.frame.parquet import RowGroups
-from analyzer.pipeline.analysis_options import AnalysisOptions
-from analyzer.pipeline.point_tables import PointTables, Rows
-from captures.files import CapturePoint
-from captures.kernels import NULL
+from kwire.analyzer.analysis.cluster_metadata import TopicIds
+from kwire.analyzer.bulk.engine import Engine
+from kwire.analyzer.bulk.rows import Window
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.dataset.dataset import concatenated
+from kwire.analyzer.dataset.parquet_files import tables_of
+from kwire.analyzer.findings import evaluate
+from kwire.analyzer.frame.parquet import RowGroups
+from kwire.analyzer.pipeline.analysis_options import AnalysisOptions
+from kwire.analyzer.pipeline.point_tables import PointTables, Rows
+from kwire.captures.files import CapturePoint
+from kwire.captures.kernels import NULL
 
 SECONDS: Final = 30
 MOST_ROWS: Final = 100_000

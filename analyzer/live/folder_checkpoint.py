@@ -27,14 +27,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from analyzer.bulk.engine import Settings
-from analyzer.checkpoints.checkpoint import opened_checkpoint, packed_checkpoint, reading_options
-from analyzer.checkpoints.codec import CheckpointError
-from analyzer.common.errors import UsageError
-from analyzer.dataset.locks import DatasetError, WriteLock
-from analyzer.live.evaluation_windows import FindingKey
-from analyzer.pipeline.points import AnalysisOptions
-from captures.cache import cache_root, content_of, put
+from kwire.analyzer.bulk.engine import Settings
+from kwire.analyzer.checkpoints.checkpoint import opened_checkpoint, packed_checkpoint, reading_options
+from kwire.analyzer.checkpoints.codec import CheckpointError
+from kwire.analyzer.common.errors import UsageError
+from kwire.analyzer.dataset.locks import DatasetError, WriteLock
+from kwire.analyzer.live.evaluation_windows import FindingKey
+from kwire.analyzer.pipeline.points import AnalysisOptions
+from kwire.captures.cache import cache_root, content_of, put
 
 FORGOTTEN_SECONDS: Final = 90 * 86_400
 """Places of folders that nobody watches any more go after so long."""

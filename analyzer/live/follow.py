@@ -27,20 +27,20 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from analyzer.api import findings_of
-from analyzer.checkpoints.resumable_reader import ResumableReader
-from analyzer.cli import commands
-from analyzer.dataset.dataset import Dataset, DatasetError, Writer
-from analyzer.frame.buffer_pool import give_back
-from analyzer.live.preparation import say
-from analyzer.live.stop_conditions import ended_by
-from analyzer.pipeline.points import AnalysisOptions, PointResult, joined, manifest
-from analyzer.pipeline.read_options import ReadOptions
-from captures.files import CaptureError, CapturePoint
-from captures.live.follow import CaptureFile, Follower, Known, as_read, still_there, unread
+from kwire.analyzer.api import findings_of
+from kwire.analyzer.checkpoints.resumable_reader import ResumableReader
+from kwire.analyzer.cli import commands
+from kwire.analyzer.dataset.dataset import Dataset, DatasetError, Writer
+from kwire.analyzer.frame.buffer_pool import give_back
+from kwire.analyzer.live.preparation import say
+from kwire.analyzer.live.stop_conditions import ended_by
+from kwire.analyzer.pipeline.points import AnalysisOptions, PointResult, joined, manifest
+from kwire.analyzer.pipeline.read_options import ReadOptions
+from kwire.captures.files import CaptureError, CapturePoint
+from kwire.captures.live.follow import CaptureFile, Follower, Known, as_read, still_there, unread
 
 if TYPE_CHECKING:
-    from analyzer.options.analyze import AnalyzeOptions
+    from kwire.analyzer.options.analyze import AnalyzeOptions
 
 LOOK_SECONDS: Final = 1.0
 """How often the folder is looked at."""

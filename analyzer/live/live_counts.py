@@ -12,10 +12,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from analyzer.bulk.exchange_tables import latency_us
-from analyzer.bulk.rows import Exchanges, end_point
-from analyzer.protocol import api_keys as apis
-from captures.kernels import NULL
+from kwire.analyzer.bulk.exchange_tables import latency_us
+from kwire.analyzer.bulk.rows import Exchanges, end_point
+from kwire.analyzer.protocol import api_keys as apis
+from kwire.captures.kernels import NULL
 
 SECONDS: Final = 10
 """What "now" is: rates and percentiles are of so long."""

@@ -12,12 +12,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analyzer.common.escapes import printable
-from analyzer.pipeline.read_options import FEW_THREADS, ReadOptions, cores
-from captures.live.taps import Tap
+from kwire.analyzer.common.escapes import printable
+from kwire.analyzer.pipeline.read_options import FEW_THREADS, ReadOptions, cores
+from kwire.captures.live.taps import Tap
 
 if TYPE_CHECKING:
-    from analyzer.options.common import ReadArguments
+    from kwire.analyzer.options.common import ReadArguments
 
 WINDOW_BYTES = 1 << 20
 """Bytes of a live window: it is handed on 50 ms after its first byte in any case."""
@@ -47,8 +47,8 @@ def reading(options: ReadArguments) -> ReadOptions:
 
 def warm_up() -> None:
     """Compile what a machine has not compiled yet, some of it or all, by reading a sample, and say so."""
-    from analyzer.cli.commands import announce_compilation
-    from captures import kernels
+    from kwire.analyzer.cli.commands import announce_compilation
+    from kwire.captures import kernels
 
     if _SAMPLE.exists():
         announce_compilation()
@@ -56,6 +56,6 @@ def warm_up() -> None:
 
 
 def _read_sample() -> None:
-    from analyzer.api import analyze as analyse
+    from kwire.analyzer.api import analyze as analyse
 
     analyse(_SAMPLE)

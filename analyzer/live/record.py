@@ -12,16 +12,16 @@ import sys
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from analyzer.common.errors import UsageError
-from analyzer.live.preparation import begun, say
-from analyzer.live.stop_conditions import ended_by
-from captures.errors import CaptureError
-from captures.live.capture_queue import CaptureQueue, Drops
-from captures.live.recording import STDOUT, Recording, Target
-from captures.live.taps import Tap
+from kwire.analyzer.common.errors import UsageError
+from kwire.analyzer.live.preparation import begun, say
+from kwire.analyzer.live.stop_conditions import ended_by
+from kwire.captures.errors import CaptureError
+from kwire.captures.live.capture_queue import CaptureQueue, Drops
+from kwire.captures.live.recording import STDOUT, Recording, Target
+from kwire.captures.live.taps import Tap
 
 if TYPE_CHECKING:
-    from analyzer.options.live import RecordOptions
+    from kwire.analyzer.options.live import RecordOptions
 
 _TICK_SECONDS = 1.0
 _CLEAR = "\r\x1b[K"

@@ -1,7 +1,7 @@
 """A belt as several streams, one after the other: what is written is begun anew with each, so that nothing grows for
 days.
 
-In: a belt. Out: `Stretch`es, each of them the bytes of a pcap file of its own, for `captures.packets.Reader`; and
+In: a belt. Out: `Stretch`es, each of them the bytes of a pcap file of its own, for `kwire.captures.packets.Reader`; and
 `Rotations`, which is the one that is going on. Rules: a stretch that has its length ends where a chunk ends, so no
 packet is lost between two; one that is ended from outside (`Rotations.next`) leaves out what it had begun of a chunk.
 For one thread at a time.
@@ -12,8 +12,8 @@ from __future__ import annotations
 from time import monotonic
 from typing import BinaryIO, Final, cast
 
-from captures.live.capture_queue import CaptureQueue
-from captures.live.stream import LiveStream
+from kwire.captures.live.capture_queue import CaptureQueue
+from kwire.captures.live.stream import LiveStream
 
 _LOOK_SECONDS: Final = 0.5
 

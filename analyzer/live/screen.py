@@ -19,15 +19,15 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from analyzer.cli.exchange_lines import Lines
-from analyzer.cli.text import duration, size
-from analyzer.common.escapes import printable
-from analyzer.findings.wording import moment as clock
-from analyzer.live.live_counts import Line, Moment
-from analyzer.live.watch_session import WatchSession
-from analyzer.pipeline.points import parsed
-from analyzer.protocol import api_keys as apis
-from captures.errors import KwireError
+from kwire.analyzer.cli.exchange_lines import Lines
+from kwire.analyzer.cli.text import duration, size
+from kwire.analyzer.common.escapes import printable
+from kwire.analyzer.findings.wording import moment as clock
+from kwire.analyzer.live.live_counts import Line, Moment
+from kwire.analyzer.live.watch_session import WatchSession
+from kwire.analyzer.pipeline.points import parsed
+from kwire.analyzer.protocol import api_keys as apis
+from kwire.captures.errors import KwireError
 
 UPDATE_SECONDS = 0.5
 _ROWS_OF_OTHERS = 14

@@ -11,16 +11,16 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from analyzer.common.errors import UsageError
-from analyzer.live.preparation import say, warm_up
-from captures.live import interfaces
-from captures.live.open_interface import CaptureOptions, opened
-from captures.live.taps import SNAPLEN, Tap
+from kwire.analyzer.common.errors import UsageError
+from kwire.analyzer.live.preparation import say, warm_up
+from kwire.captures.live import interfaces
+from kwire.captures.live.open_interface import CaptureOptions, opened
+from kwire.captures.live.taps import SNAPLEN, Tap
 
 if TYPE_CHECKING:
-    from analyzer.options.analyze import AnalyzeOptions
-    from analyzer.options.common import LiveOptions
-    from analyzer.options.live import RecordOptions, WatchOptions
+    from kwire.analyzer.options.analyze import AnalyzeOptions
+    from kwire.analyzer.options.common import LiveOptions
+    from kwire.analyzer.options.live import RecordOptions, WatchOptions
 
 
 def listening(options: LiveOptions) -> Tap:
@@ -36,7 +36,7 @@ def record(options: RecordOptions) -> int:
     """`kwire record`."""
     tap = listening(options)
     try:
-        from analyzer.live import record as recording
+        from kwire.analyzer.live import record as recording
 
         return recording.record(options, tap)
     finally:
@@ -66,7 +66,7 @@ def follow(options: AnalyzeOptions) -> int:
         if getattr(options, name):
             raise UsageError(f"--{name} is what --follow does", "leave it out")
     warm_up()
-    from analyzer.live import follow as following
+    from kwire.analyzer.live import follow as following
 
     return following.follow(options)
 
@@ -87,7 +87,7 @@ def watch(options: WatchOptions) -> int:
             option = "-f" if name == "bpf" else f"--{name}"
             raise UsageError(f"{option} goes with -i", "it is about capturing; add -i IFACE")
     warm_up()
-    from analyzer.live import watch as watching
+    from kwire.analyzer.live import watch as watching
 
     return watching.watch_source(options)
 
@@ -99,7 +99,9 @@ def with_kernels(options: LiveOptions, module: str, function: str) -> int:
         warm_up()
     tap = listening(options)
     try:
-        run: Callable[[LiveOptions, Tap], int] = getattr(importlib.import_module(f"analyzer.live.{module}"), function)
+        run: Callable[[LiveOptions, Tap], int] = getattr(
+            importlib.import_module(f"kwire.analyzer.live.{module}"), function
+        )
         return run(options, tap)
     finally:
         tap.close()

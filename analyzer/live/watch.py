@@ -16,25 +16,25 @@ from dataclasses import dataclass
 from time import time_ns
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from analyzer.cli.text import json_text
-from analyzer.common.errors import UsageError
-from analyzer.common.times import rfc3339
-from analyzer.findings.wording import moment as clock
-from analyzer.live.evaluation_windows import finding_key
-from analyzer.live.folder_checkpoint import FolderCheckpoint, FolderWatchedError
-from analyzer.live.live_counts import SECONDS, Moment
-from analyzer.live.preparation import begun, reading, say, warm_up
-from analyzer.live.stop_conditions import ended_by
-from analyzer.live.watch_session import WatchSession
-from analyzer.pipeline.points import AnalysisOptions, parsed
-from captures.files import CapturePoint, capture_points
-from captures.live.capture_queue import CaptureQueue
-from captures.live.follow import Follower
-from captures.live.stream import LiveStream
-from captures.live.taps import Tap
+from kwire.analyzer.cli.text import json_text
+from kwire.analyzer.common.errors import UsageError
+from kwire.analyzer.common.times import rfc3339
+from kwire.analyzer.findings.wording import moment as clock
+from kwire.analyzer.live.evaluation_windows import finding_key
+from kwire.analyzer.live.folder_checkpoint import FolderCheckpoint, FolderWatchedError
+from kwire.analyzer.live.live_counts import SECONDS, Moment
+from kwire.analyzer.live.preparation import begun, reading, say, warm_up
+from kwire.analyzer.live.stop_conditions import ended_by
+from kwire.analyzer.live.watch_session import WatchSession
+from kwire.analyzer.pipeline.points import AnalysisOptions, parsed
+from kwire.captures.files import CapturePoint, capture_points
+from kwire.captures.live.capture_queue import CaptureQueue
+from kwire.captures.live.follow import Follower
+from kwire.captures.live.stream import LiveStream
+from kwire.captures.live.taps import Tap
 
 if TYPE_CHECKING:
-    from analyzer.options.live import WatchOptions
+    from kwire.analyzer.options.live import WatchOptions
 
 _UPDATE_SECONDS = 0.5
 _LATE_NS = 2 * 10**9
@@ -138,7 +138,7 @@ def _watch(options: WatchOptions, source: Source) -> int:
         if options.once:
             _once(session, source, screen, stop)
         elif screen:
-            from analyzer.live.screen import Screen
+            from kwire.analyzer.live.screen import Screen
 
             Screen(session, source.point.name, lambda: _lost(session, source)).run(stop)
             end()
@@ -177,7 +177,7 @@ def _once(session: WatchSession, source: Source, screen: bool, stop: threading.E
         now = session.counts.moment()
         lost = _lost(session, source)
     if screen:
-        from analyzer.live.screen import printed
+        from kwire.analyzer.live.screen import printed
 
         printed(now, list(session.findings), source.point.name, lost)
         return

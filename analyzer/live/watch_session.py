@@ -17,23 +17,23 @@ from typing import Any, BinaryIO, Final, cast
 
 import numpy as np
 
-from analyzer.analysis.cluster_metadata import TopicIds
-from analyzer.analysis.latency import Latency
-from analyzer.bulk import exchange_tables
-from analyzer.bulk.engine import Engine, Settings
-from analyzer.bulk.rows import Exchanges, Window, end_point
-from analyzer.checkpoints.checkpoint import fill
-from analyzer.frame.arrow import plain
-from analyzer.live.evaluation_windows import EvaluationWindows, finding_key
-from analyzer.live.folder_checkpoint import FolderCheckpoint
-from analyzer.live.live_counts import Counts
-from analyzer.messages.exchange import Exchange
-from analyzer.messages.raw_messages import Messages
-from analyzer.pipeline.drive import Sink, drive
-from analyzer.pipeline.selection import chosen
-from captures.files import CapturePoint
-from captures.kernels import NULL
-from captures.live.follow import Follower, Known, still_there
+from kwire.analyzer.analysis.cluster_metadata import TopicIds
+from kwire.analyzer.analysis.latency import Latency
+from kwire.analyzer.bulk import exchange_tables
+from kwire.analyzer.bulk.engine import Engine, Settings
+from kwire.analyzer.bulk.rows import Exchanges, Window, end_point
+from kwire.analyzer.checkpoints.checkpoint import fill
+from kwire.analyzer.frame.arrow import plain
+from kwire.analyzer.live.evaluation_windows import EvaluationWindows, finding_key
+from kwire.analyzer.live.folder_checkpoint import FolderCheckpoint
+from kwire.analyzer.live.live_counts import Counts
+from kwire.analyzer.messages.exchange import Exchange
+from kwire.analyzer.messages.raw_messages import Messages
+from kwire.analyzer.pipeline.drive import Sink, drive
+from kwire.analyzer.pipeline.selection import chosen
+from kwire.captures.files import CapturePoint
+from kwire.captures.kernels import NULL
+from kwire.captures.live.follow import Follower, Known, still_there
 
 FINDINGS: Final = 100
 """Newest findings that are kept."""

@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from analyzer.bulk.rows import Message
-from analyzer.common.times import rfc3339
-from analyzer.protocol import api_keys, embedded, tree
-from analyzer.protocol.budget import BYTES, FIELDS, PAGE, Budget
-from analyzer.protocol.embedded import GroupFacts, Groups, Opened
-from analyzer.protocol.schema import REQUEST, RESPONSE
+from kwire.analyzer.bulk.rows import Message
+from kwire.analyzer.common.times import rfc3339
+from kwire.analyzer.protocol import api_keys, embedded, tree
+from kwire.analyzer.protocol.budget import BYTES, FIELDS, PAGE, Budget
+from kwire.analyzer.protocol.embedded import GroupFacts, Groups, Opened
+from kwire.analyzer.protocol.schema import REQUEST, RESPONSE
 
 
 @dataclass(slots=True)
@@ -101,7 +101,7 @@ class Exchange:
         key = decoded.api_key, decoded.direction
         if key not in embedded.RECORD_FIELDS:
             return embedded.in_message(decoded, self._request_fields(side), self._group)
-        from analyzer.records import record_trees as record_tree
+        from kwire.analyzer.records import record_trees as record_tree
 
         openers = record_tree.openers(*key, self._topic_name, nodes=nodes, budget=budget)
         return embedded.nested(decoded.nodes, openers, {})

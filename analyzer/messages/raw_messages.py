@@ -12,13 +12,13 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from analyzer.bulk.rows import Exchanges, Message, Names, Window
-from analyzer.dataset import tables
-from analyzer.frame import arrow
-from analyzer.frame.numbers import frozen
-from analyzer.protocol import embedded, layouts, tree
-from analyzer.protocol.schema import REQUEST, RESPONSE, has_secrets
-from captures.kernels import NULL
+from kwire.analyzer.bulk.rows import Exchanges, Message, Names, Window
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.frame import arrow
+from kwire.analyzer.frame.numbers import frozen
+from kwire.analyzer.protocol import embedded, layouts, tree
+from kwire.analyzer.protocol.schema import REQUEST, RESPONSE, has_secrets
+from kwire.captures.kernels import NULL
 
 DIRECTIONS: Final = ("request", "response")
 
@@ -124,7 +124,7 @@ MOST_BYTES: Final = 1 << 30
 def table_of(window: Window, keep_secrets: bool) -> pa.Table:
     """The table `messages` of all that a window has, secrets overwritten, each where it became complete. There may be
     millions of small ones, and none makes an object."""
-    from analyzer.records.batch_reader import collect
+    from kwire.analyzer.records.batch_reader import collect
 
     raw, names = window.raw(), window.names
     order = np.lexsort((raw.direction, names.serials_of(raw.connection), raw.completed_by))
@@ -178,7 +178,7 @@ def _mask(data: bytearray, ends: np.ndarray, key: np.ndarray, version: np.ndarra
 
 def _with_markers(data: bytearray, ends: np.ndarray) -> Iterator[int]:
     """The messages, and some more, that have in them what records with secrets are known by."""
-    from analyzer.records.record_trees import MARKERS
+    from kwire.analyzer.records.record_trees import MARKERS
 
     for marker in MARKERS:
         at = data.find(marker)
@@ -215,7 +215,7 @@ def masked(data: bytes, api_key: int, version: int, request: bool) -> bytes:
     direction = REQUEST if request else RESPONSE
     spans = [] if secret == _RECORDS else tree.secret_spans(data[4:], api_key, version, direction, frame=True)
     if (api_key, direction) in embedded.RECORD_FIELDS:
-        from analyzer.records import record_trees as record_tree
+        from kwire.analyzer.records import record_trees as record_tree
 
         spans += record_tree.message_secrets(data, api_key, version, direction)
     if not spans:

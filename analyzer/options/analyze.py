@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from analyzer.common.errors import UsageError
-from analyzer.options import common, values
-from analyzer.options.common import CommandOptions, LiveOptions, ReadArguments, SparkOptions
-from analyzer.options.declare import argument, flag, option
+from kwire.analyzer.common.errors import UsageError
+from kwire.analyzer.options import common, values
+from kwire.analyzer.options.common import CommandOptions, LiveOptions, ReadArguments, SparkOptions
+from kwire.analyzer.options.declare import argument, flag, option
 
 LIVE = ("bpf", "snaplen", "duration", "via", "spool", "rotate_bytes", "rotate_seconds", "keep")
 """Options that mean nothing without an interface."""
@@ -105,11 +105,11 @@ def run_by(options: AnalyzeOptions) -> str:
         hint = "leave out --engine spark, or kwire record first"
         raise UsageError("-i is captured and decoded in this process", hint)
     if options.interface is not None:
-        return "analyzer.live.startup:analyze"
+        return "kwire.analyzer.live.startup:analyze"
     for name in LIVE:
         if getattr(options, name) is not None and not (options.follow and name == "duration"):
             spelled = {"bpf": "-f", "duration": "--for"}.get(name, f"--{name.replace('_', '-')}")
             raise UsageError(f"{spelled} goes with -i", "it is about capturing; add -i IFACE")
     if options.follow:
-        return "analyzer.live.startup:follow"
-    return "reports.commands:analyze" if options.engine == "spark" else "analyzer.cli.commands:analyze"
+        return "kwire.analyzer.live.startup:follow"
+    return "kwire.reports.commands:analyze" if options.engine == "spark" else "kwire.analyzer.cli.commands:analyze"

@@ -32,7 +32,7 @@ def _loaded(path: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-_IN = "analyzer.options"
+_IN = "kwire.analyzer.options"
 
 COMMANDS = {
     command.name: command
@@ -43,78 +43,78 @@ COMMANDS = {
             f"{_IN}.analyze:AnalyzeOptions",
             f"{_IN}.analyze:run_by",
         ),
-        Command("show", "print exchanges, one a line", f"{_IN}.show:ShowOptions", "analyzer.cli.commands:show"),
+        Command("show", "print exchanges, one a line", f"{_IN}.show:ShowOptions", "kwire.analyzer.cli.commands:show"),
         Command(
             "sql",
             "ask a dataset in SQL; without a query, at a prompt",
             f"{_IN}.questions:SqlOptions",
-            "reports.sql:sql",
+            "kwire.reports.sql:sql",
         ),
         Command(
             "report",
             "a page with charts and tables: what happened, and is it well?",
             f"{_IN}.questions:ReportOptions",
-            "reports.commands:report",
+            "kwire.reports.commands:report",
         ),
         Command(
             "findings",
             "what is wrong, why, and what to do",
             f"{_IN}.questions:FindingsOptions",
-            "analyzer.cli.finding_lines:findings",
+            "kwire.analyzer.cli.finding_lines:findings",
         ),
         Command(
             "story",
             "what happened, in order, one line an event",
             f"{_IN}.questions:StoryOptions",
-            "analyzer.story.command:story",
+            "kwire.analyzer.story.command:story",
         ),
         Command(
             "record",
             "capture an interface to files, and say what was lost",
             f"{_IN}.live:RecordOptions",
-            "analyzer.live.startup:record",
+            "kwire.analyzer.live.startup:record",
         ),
         Command(
             "watch",
             "what happens now: on an interface, in a folder that grows, on stdin",
             f"{_IN}.live:WatchOptions",
-            "analyzer.live.startup:watch",
+            "kwire.analyzer.live.startup:watch",
         ),
         Command(
             "view",
             "look into it in a browser: exchanges, fields, bytes",
             f"{_IN}.questions:ViewOptions",
-            "reports.view.command:view",
+            "kwire.reports.view.command:view",
         ),
         Command(
             "replay",
             "send captured sessions to another broker",
             f"{_IN}.replay:ReplayOptions",
-            "replay.commands:replay",
+            "kwire.replay.commands:replay",
         ),
         Command(
             "diff",
             "what differs: captured against replayed, or one replay against another",
             f"{_IN}.replay:DiffOptions",
-            "replay.commands:diff",
+            "kwire.replay.commands:diff",
         ),
         Command(
             "scrub",
             "a capture that may be shared: the same shape without names, addresses and content",
             f"{_IN}.scrub:ScrubOptions",
-            "analyzer.scrub.command:scrub",
+            "kwire.analyzer.scrub.command:scrub",
         ),
         Command(
             "help",
             "the documentation: of filters, tables, views, findings, a command",
             f"{_IN}.terminal:HelpOptions",
-            "analyzer.cli.parser:_help",
+            "kwire.analyzer.cli.parser:_help",
         ),
         Command(
             "completion",
             "a script that completes commands and options in a shell",
             f"{_IN}.terminal:CompletionOptions",
-            "analyzer.cli.parser:_completion",
+            "kwire.analyzer.cli.parser:_completion",
         ),
     )
 }

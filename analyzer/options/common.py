@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from analyzer.options import values
-from analyzer.options.declare import HIDDEN, flag, option, repeated
+from kwire.analyzer.options import values
+from kwire.analyzer.options.declare import HIDDEN, flag, option, repeated
 
 _READING, _LIVE, _ROW, _SPARK = "reading captures", "live capture", "rows of files", "Spark"
 
@@ -58,7 +58,7 @@ class CaptureOptions(KeylogOptions, PortOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ReadArguments(CaptureOptions):
-    """How captures are read (`analyzer.pipeline.read_options.Reading`)."""
+    """How captures are read (`kwire.analyzer.pipeline.read_options.Reading`)."""
 
     threads: int | None = option(
         "--threads",

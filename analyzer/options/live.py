@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from analyzer.options import common
-from analyzer.options.common import CommandOptions, LiveOptions, ReadArguments
-from analyzer.options.declare import argument, flag, option
+from kwire.analyzer.options import common
+from kwire.analyzer.options.common import CommandOptions, LiveOptions, ReadArguments
+from kwire.analyzer.options.declare import argument, flag, option
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from analyzer.options.common import CommandOptions, EngineOptions, KeylogOptions, ReadArguments
-from analyzer.options.declare import argument, flag, option, repeated
+from kwire.analyzer.options.common import CommandOptions, EngineOptions, KeylogOptions, ReadArguments
+from kwire.analyzer.options.declare import argument, flag, option, repeated
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from analyzer.options import values
-from analyzer.options.common import CaptureOptions, CommandOptions
-from analyzer.options.declare import argument, flag, option, repeated, yes_or_no
+from kwire.analyzer.options import values
+from kwire.analyzer.options.common import CaptureOptions, CommandOptions
+from kwire.analyzer.options.declare import argument, flag, option, repeated, yes_or_no
 
 FAIL_ON = ("any", "unexpected", "slower", "never")
 """Values of --fail-on."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from analyzer.options.common import CommandOptions, PortOptions
-from analyzer.options.declare import argument, flag, option, repeated
+from kwire.analyzer.options.common import CommandOptions, PortOptions
+from kwire.analyzer.options.declare import argument, flag, option, repeated
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from analyzer.options import values
-from analyzer.options.common import CommandOptions, ReadArguments
-from analyzer.options.declare import argument, flag, option
+from kwire.analyzer.options import values
+from kwire.analyzer.options.common import CommandOptions, ReadArguments
+from kwire.analyzer.options.declare import argument, flag, option
 
 _FORM = "form"
 """The options that exclude each other."""

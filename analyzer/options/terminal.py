@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from analyzer.options.common import CommandOptions
-from analyzer.options.declare import argument
+from kwire.analyzer.options.common import CommandOptions
+from kwire.analyzer.options.declare import argument
 
 
 @dataclass(frozen=True, kw_only=True)

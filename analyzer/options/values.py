@@ -45,7 +45,7 @@ def threads(text: str) -> int:
 
 
 def rate(text: str) -> float:
-    """A positive number; `replay.request` knows the upper bound."""
+    """A positive number; `kwire.replay.request` knows the upper bound."""
     with contextlib.suppress(ValueError):
         if float(text) > 0:
             return float(text)

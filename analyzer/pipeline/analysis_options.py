@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from analyzer.analysis import control_exchanges
-from analyzer.records.arrow_tables import BATCHES, FULL, NO_RECORDS, WITHOUT
-from analyzer.records.batches import Limits
+from kwire.analyzer.analysis import control_exchanges
+from kwire.analyzer.records.arrow_tables import BATCHES, FULL, NO_RECORDS, WITHOUT
+from kwire.analyzer.records.batches import Limits
 
 if TYPE_CHECKING:
-    from analyzer.options.analyze import AnalyzeOptions
+    from kwire.analyzer.options.analyze import AnalyzeOptions
 
 
 def parsed(filter: Any) -> Any:
     """A filter expression, parsed; None stays None."""
     if filter is None or not isinstance(filter, str):
         return filter
-    from analyzer.filter import evaluation as filtering
+    from kwire.analyzer.filter import evaluation as filtering
 
     return filtering.parse(filter)
 

@@ -12,19 +12,19 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from analyzer.analysis import ResumableCollector
-from analyzer.analysis.clients import Clients
-from analyzer.analysis.clients import Key as ClientKey
-from analyzer.analysis.cluster_metadata import TopicIds
-from analyzer.analysis.control_exchanges import Border, ControlExchanges
-from analyzer.analysis.groups import Groups
-from analyzer.analysis.offsets import Offsets
-from analyzer.analysis.sessions import Sessions, readers_table
-from analyzer.analysis.transactions import Transactions
-from analyzer.bulk.rows import Window
-from analyzer.dataset import tables
-from analyzer.dataset.dataset import concatenated
-from analyzer.frame.buffer_pool import give_back
+from kwire.analyzer.analysis import ResumableCollector
+from kwire.analyzer.analysis.clients import Clients
+from kwire.analyzer.analysis.clients import Key as ClientKey
+from kwire.analyzer.analysis.cluster_metadata import TopicIds
+from kwire.analyzer.analysis.control_exchanges import Border, ControlExchanges
+from kwire.analyzer.analysis.groups import Groups
+from kwire.analyzer.analysis.offsets import Offsets
+from kwire.analyzer.analysis.sessions import Sessions, readers_table
+from kwire.analyzer.analysis.transactions import Transactions
+from kwire.analyzer.bulk.rows import Window
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.dataset.dataset import concatenated
+from kwire.analyzer.frame.buffer_pool import give_back
 
 MOST_HELD_BYTES: Final = 96 << 20
 """Bytes that a collector keeps until the capture ends (`ResumableCollector.held_bytes`), beside its state after the

@@ -11,9 +11,9 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from analyzer.analysis.cluster_metadata import TopicIds
-from analyzer.bulk.engine import Engine
-from analyzer.bulk.rows import Window
+from kwire.analyzer.analysis.cluster_metadata import TopicIds
+from kwire.analyzer.bulk.engine import Engine
+from kwire.analyzer.bulk.rows import Window
 
 T = TypeVar("T")
 

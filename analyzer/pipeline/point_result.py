@@ -10,16 +10,16 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from analyzer.analysis.connections import EndedConnections
-from analyzer.analysis.summary import MOST_COUNTED, CaptureStats, Summary
-from analyzer.analysis.zookeeper import Requests
-from analyzer.bulk.rows import end_point, ip_text
-from analyzer.common.times import rfc3339
-from analyzer.common.version import __version__
-from analyzer.dataset import tables
-from analyzer.dataset.dataset import Dataset
-from captures.attempts import Attempt
-from captures.files import CapturePoint
+from kwire.analyzer.analysis.connections import EndedConnections
+from kwire.analyzer.analysis.summary import MOST_COUNTED, CaptureStats, Summary
+from kwire.analyzer.analysis.zookeeper import Requests
+from kwire.analyzer.bulk.rows import end_point, ip_text
+from kwire.analyzer.common.times import rfc3339
+from kwire.analyzer.common.version import __version__
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.dataset.dataset import Dataset
+from kwire.captures.attempts import Attempt
+from kwire.captures.files import CapturePoint
 
 _EARLY_ROWS: Final = (
     "more happened in groups, transactions and reads than is kept to the end: what was over became rows {} times on "

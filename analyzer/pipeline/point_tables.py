@@ -16,25 +16,25 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from analyzer.analysis import Collector, ResumableCollector
-from analyzer.analysis.cluster_metadata import Brokers, Leaders, Offers, TopicIds
-from analyzer.analysis.connections import EndedConnections
-from analyzer.analysis.control_exchanges import Border, ControlExchanges
-from analyzer.analysis.latency import Latency
-from analyzer.analysis.record_sets import OpenedRecords
-from analyzer.analysis.summary import CaptureStats, Summary
-from analyzer.analysis.zookeeper import Requests
-from analyzer.bulk import exchange_tables
-from analyzer.bulk.rows import Exchanges, Names, Window
-from analyzer.dataset.parquet_files import ENOUGH_ROWS, LazyTable
-from analyzer.messages.raw_messages import Messages
-from analyzer.pipeline.analysis_options import AnalysisOptions
-from analyzer.pipeline.analysis_tables import AnalysisTables
-from analyzer.pipeline.drive import Sink
-from analyzer.pipeline.point_result import PointResult, point_result
-from analyzer.pipeline.selection import Selection
-from captures.attempts import Attempt
-from captures.files import CapturePoint
+from kwire.analyzer.analysis import Collector, ResumableCollector
+from kwire.analyzer.analysis.cluster_metadata import Brokers, Leaders, Offers, TopicIds
+from kwire.analyzer.analysis.connections import EndedConnections
+from kwire.analyzer.analysis.control_exchanges import Border, ControlExchanges
+from kwire.analyzer.analysis.latency import Latency
+from kwire.analyzer.analysis.record_sets import OpenedRecords
+from kwire.analyzer.analysis.summary import CaptureStats, Summary
+from kwire.analyzer.analysis.zookeeper import Requests
+from kwire.analyzer.bulk import exchange_tables
+from kwire.analyzer.bulk.rows import Exchanges, Names, Window
+from kwire.analyzer.dataset.parquet_files import ENOUGH_ROWS, LazyTable
+from kwire.analyzer.messages.raw_messages import Messages
+from kwire.analyzer.pipeline.analysis_options import AnalysisOptions
+from kwire.analyzer.pipeline.analysis_tables import AnalysisTables
+from kwire.analyzer.pipeline.drive import Sink
+from kwire.analyzer.pipeline.point_result import PointResult, point_result
+from kwire.analyzer.pipeline.selection import Selection
+from kwire.captures.attempts import Attempt
+from kwire.captures.files import CapturePoint
 
 Rows = tuple[str, LazyTable]
 """The name of a table, and rows of it."""

@@ -1,7 +1,7 @@
 """Read capture points to their end.
 
 In: a capture point or a partition of log files, how to read it and what to keep of it (`AnalysisOptions`). Out: (name
-of a table, rows), and a `PointResult`. The public functions (`analyzer.api`), the tasks of Spark and shares of a point
+of a table, rows), and a `PointResult`. The public functions (`kwire.analyzer.api`), the tasks of Spark and shares of a point
 (`shares`) are made of these.
 """
 
@@ -13,22 +13,22 @@ from typing import Any, BinaryIO, Final
 
 import pyarrow as pa
 
-from analyzer.analysis.cluster_metadata import TopicIds
-from analyzer.analysis.record_sets import RowGroups
-from analyzer.analysis.summary import Summary
-from analyzer.bulk.engine import Engine, Settings
-from analyzer.dataset.dataset import DatasetError, Writer
-from analyzer.dataset.parquet_files import LazyTable, as_table
-from analyzer.pipeline.analysis_options import AnalysisOptions, parsed
-from analyzer.pipeline.drive import drive, topic_names
-from analyzer.pipeline.point_result import PointResult, joined, manifest, nothing_matches
-from analyzer.pipeline.point_tables import PointTables
-from analyzer.records.arrow_tables import BATCHES, FULL, META, NO_RECORDS, WITHOUT, empty_table
-from analyzer.records.log_names import LogError, LogPoint
-from analyzer.records.log_reader import read_log
-from captures.files import CaptureError, CapturePoint, stored_bytes
-from captures.packets import Reader
-from captures.windows import LARGE_BYTES
+from kwire.analyzer.analysis.cluster_metadata import TopicIds
+from kwire.analyzer.analysis.record_sets import RowGroups
+from kwire.analyzer.analysis.summary import Summary
+from kwire.analyzer.bulk.engine import Engine, Settings
+from kwire.analyzer.dataset.dataset import DatasetError, Writer
+from kwire.analyzer.dataset.parquet_files import LazyTable, as_table
+from kwire.analyzer.pipeline.analysis_options import AnalysisOptions, parsed
+from kwire.analyzer.pipeline.drive import drive, topic_names
+from kwire.analyzer.pipeline.point_result import PointResult, joined, manifest, nothing_matches
+from kwire.analyzer.pipeline.point_tables import PointTables
+from kwire.analyzer.records.arrow_tables import BATCHES, FULL, META, NO_RECORDS, WITHOUT, empty_table
+from kwire.analyzer.records.log_names import LogError, LogPoint
+from kwire.analyzer.records.log_reader import read_log
+from kwire.captures.files import CaptureError, CapturePoint, stored_bytes
+from kwire.captures.packets import Reader
+from kwire.captures.windows import LARGE_BYTES
 
 __all__ = [
     "BATCHES",
@@ -188,7 +188,7 @@ def _reader(point: CapturePoint, settings: Settings) -> Reader | None:
     """Return the reader of a capture point for many threads; None for few, where the engine makes its own."""
     if settings.threads < MANY_THREADS:
         return None
-    from captures.chunks import parallel_scan  # large captures, on large machines
+    from kwire.captures.chunks import parallel_scan  # large captures, on large machines
 
     return parallel_scan.reader_of(point, settings.threads, settings.window_bytes)
 

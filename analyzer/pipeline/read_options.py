@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from analyzer.bulk.engine import Settings as Settings
-    from analyzer.options.common import ReadArguments
+    from kwire.analyzer.bulk.engine import Settings as Settings
+    from kwire.analyzer.options.common import ReadArguments
 
 
 MOST_THREADS = 16
@@ -62,7 +62,7 @@ class ReadOptions:
     ) -> Settings:
         """Make the engine's settings. `keep_...`: what it hands out beside exchanges; `most`: upper bound of threads if
         their number was not given."""
-        from analyzer.bulk.engine import Settings  # options are there sooner than what they are of
+        from kwire.analyzer.bulk.engine import Settings  # options are there sooner than what they are of
 
         default = Settings()
         threads = self.threads or min(most, cores())

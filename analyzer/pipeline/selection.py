@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from analyzer.bulk import exchange_tables
-from analyzer.bulk.rows import Exchanges, Window
-from analyzer.frame.arrow import plain
-from analyzer.messages.exchange import Exchange
-from analyzer.messages.raw_messages import Messages, table_of
-from analyzer.pipeline.analysis_options import AnalysisOptions
+from kwire.analyzer.bulk import exchange_tables
+from kwire.analyzer.bulk.rows import Exchanges, Window
+from kwire.analyzer.frame.arrow import plain
+from kwire.analyzer.messages.exchange import Exchange
+from kwire.analyzer.messages.raw_messages import Messages, table_of
+from kwire.analyzer.pipeline.analysis_options import AnalysisOptions
 
 
 class Selection:

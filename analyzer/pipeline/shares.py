@@ -18,7 +18,7 @@ takes those of all shares does so in order, window by window, as one reader does
 that tell how long those of others were held (Produce, Fetch: `measuring.ACROSS`) are among them; how long is decided
 there, and put into the rows when they are merged. Rows carry the packet that completed them and their connection's
 number, and merging sorts by both. Who runs shares, where, and carries pieces from one to the other is not said here:
-Spark's tasks do (`reports.spark.merging`).
+Spark's tasks do (`kwire.reports.spark.merging`).
 """
 
 from __future__ import annotations
@@ -37,29 +37,29 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from analyzer.analysis import ResumableCollector
-from analyzer.analysis.cluster_metadata import TopicIds
-from analyzer.analysis.latency import is_across, put_rest
-from analyzer.analysis.summary import Summary
-from analyzer.bulk import exchange_tables
-from analyzer.bulk.engine import Engine, Settings, Share, ShareOfPackets
-from analyzer.bulk.facts import Facts, SlotNaming, facts_of, put_together
-from analyzer.bulk.rows import Exchanges, Names, ShardMerger
-from analyzer.bulk.wire_format import WireExchanges, from_wire, to_wire
-from analyzer.dataset import tables
-from analyzer.dataset.dataset import Parts
-from analyzer.dataset.parquet_files import tables_of
-from analyzer.frame.buffer_pool import BufferPool
-from analyzer.pipeline.analysis_options import AnalysisOptions
-from analyzer.pipeline.drive import topic_names
-from analyzer.pipeline.point_result import PointResult
-from analyzer.pipeline.point_tables import PointTables
-from captures.attempts import Unmet, attempts
-from captures.cache import put_at_once
-from captures.files import CapturePoint, FileInfo
-from captures.kernels import NULL
-from captures.packed import Packed, pack
-from captures.packets import Reader
+from kwire.analyzer.analysis import ResumableCollector
+from kwire.analyzer.analysis.cluster_metadata import TopicIds
+from kwire.analyzer.analysis.latency import is_across, put_rest
+from kwire.analyzer.analysis.summary import Summary
+from kwire.analyzer.bulk import exchange_tables
+from kwire.analyzer.bulk.engine import Engine, Settings, Share, ShareOfPackets
+from kwire.analyzer.bulk.facts import Facts, SlotNaming, facts_of, put_together
+from kwire.analyzer.bulk.rows import Exchanges, Names, ShardMerger
+from kwire.analyzer.bulk.wire_format import WireExchanges, from_wire, to_wire
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.dataset.dataset import Parts
+from kwire.analyzer.dataset.parquet_files import tables_of
+from kwire.analyzer.frame.buffer_pool import BufferPool
+from kwire.analyzer.pipeline.analysis_options import AnalysisOptions
+from kwire.analyzer.pipeline.drive import topic_names
+from kwire.analyzer.pipeline.point_result import PointResult
+from kwire.analyzer.pipeline.point_tables import PointTables
+from kwire.captures.attempts import Unmet, attempts
+from kwire.captures.cache import put_at_once
+from kwire.captures.files import CapturePoint, FileInfo
+from kwire.captures.kernels import NULL
+from kwire.captures.packed import Packed, pack
+from kwire.captures.packets import Reader
 
 __all__ = [
     "Piece",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from analyzer.protocol import schema
+from kwire.analyzer.protocol import schema
 
 # API keys, declared for type checkers and readers; their values are set below.
 PRODUCE: int

@@ -25,7 +25,7 @@ from typing import Final
 
 import numpy as np
 
-from analyzer.protocol.program import (
+from kwire.analyzer.protocol.program import (
     ARRAY,
     ARRAY_NEXT,
     BOOL,
@@ -47,7 +47,7 @@ from analyzer.protocol.program import (
     UINT32,
     UUID,
 )
-from captures.kernels import MACHINE_CODE, Array, Bytes, Int, Table, big16, big32, inline, kernel
+from kwire.captures.kernels import MACHINE_CODE, Array, Bytes, Int, Table, big16, big32, inline, kernel
 
 OK: Final = 0
 SHORT: Final = 1

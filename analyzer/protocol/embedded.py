@@ -31,10 +31,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
-from analyzer.protocol import schema, tree
-from analyzer.protocol.decoding import SHORT
-from analyzer.protocol.schema import REQUEST, RESPONSE
-from analyzer.protocol.tree import Body, Node
+from kwire.analyzer.protocol import schema, tree
+from kwire.analyzer.protocol.decoding import SHORT
+from kwire.analyzer.protocol.schema import REQUEST, RESPONSE
+from kwire.analyzer.protocol.tree import Body, Node
 
 JOIN_GROUP: Final = 11
 SYNC_GROUP: Final = 14

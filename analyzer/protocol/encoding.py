@@ -17,9 +17,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from analyzer.protocol import program, schema
-from analyzer.protocol.decoding import STACK_COLUMNS, TAPE_COLUMNS
-from analyzer.protocol.program import (
+from kwire.analyzer.protocol import program, schema
+from kwire.analyzer.protocol.decoding import STACK_COLUMNS, TAPE_COLUMNS
+from kwire.analyzer.protocol.program import (
     ARRAY,
     ARRAY_NEXT,
     BOOL,
@@ -41,10 +41,10 @@ from analyzer.protocol.program import (
     UINT32,
     UUID,
 )
-from analyzer.protocol.schema import NEITHER, REQUEST, RESPONSE, Field, Layout
-from analyzer.protocol.tree import REDACTED, UNKNOWN_TAGS
-from captures.errors import KwireError
-from captures.kernels import Array, Bytes, Held, Int, Table, holding, inline, kernel
+from kwire.analyzer.protocol.schema import NEITHER, REQUEST, RESPONSE, Field, Layout
+from kwire.analyzer.protocol.tree import REDACTED, UNKNOWN_TAGS
+from kwire.captures.errors import KwireError
+from kwire.captures.kernels import Array, Bytes, Held, Int, Table, holding, inline, kernel
 
 OK: Final = 0
 NO_ROOM: Final = 1

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from analyzer.protocol.schema import FOLDER
+from kwire.analyzer.protocol.schema import FOLDER
 
 # Codes, declared for type checkers and readers; their values are set below.
 UNKNOWN_SERVER_ERROR: int

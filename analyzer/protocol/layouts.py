@@ -14,10 +14,10 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from analyzer.protocol import decoding, program, schema
-from analyzer.protocol.decoding import FULL
-from analyzer.protocol.schema import Field, Layout
-from captures.kernels import Held, holding
+from kwire.analyzer.protocol import decoding, program, schema
+from kwire.analyzer.protocol.decoding import FULL
+from kwire.analyzer.protocol.schema import Field, Layout
+from kwire.captures.kernels import Held, holding
 
 # --- the tape -------------------------------------------------------------------------------------------------------
 

@@ -30,9 +30,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from analyzer.protocol import schema
-from analyzer.protocol.schema import NEITHER, NO_API, REQUEST, RESPONSE, Field, Layout
-from captures.cache import cached
+from kwire.analyzer.protocol import schema
+from kwire.analyzer.protocol.schema import NEITHER, NO_API, REQUEST, RESPONSE, Field, Layout
+from kwire.captures.cache import cached
 
 END: Final = 0
 INT8: Final = 1

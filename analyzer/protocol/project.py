@@ -16,10 +16,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from analyzer.protocol import program, schema
-from analyzer.protocol.decoding import FULL, NO_LAYOUT, OK, STACK_COLUMNS, TAPE_COLUMNS, decode
-from analyzer.protocol.schema import REQUEST, Field
-from captures.kernels import NULL, Array, Bytes, Int, Table, kernel
+from kwire.analyzer.protocol import program, schema
+from kwire.analyzer.protocol.decoding import FULL, NO_LAYOUT, OK, STACK_COLUMNS, TAPE_COLUMNS, decode
+from kwire.analyzer.protocol.schema import REQUEST, Field
+from kwire.captures.kernels import NULL, Array, Bytes, Int, Table, kernel
 
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

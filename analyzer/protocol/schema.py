@@ -20,7 +20,7 @@ from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from captures.cache import cached, python_files
+from kwire.captures.cache import cached, python_files
 
 FOLDER: Final = Path(__file__).resolve().parent.parent / "definitions"
 RELEASES: Final = ("4.4.0", "3.9.2")

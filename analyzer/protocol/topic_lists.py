@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from analyzer.protocol import api_keys
-from analyzer.protocol.tree import Body
+from kwire.analyzer.protocol import api_keys
+from kwire.analyzer.protocol.tree import Body
 
 
 class TopicField(NamedTuple):

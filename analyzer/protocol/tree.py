@@ -31,11 +31,11 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from analyzer.protocol import program, project, schema
-from analyzer.protocol.api_keys import ENVELOPE
-from analyzer.protocol.budget import DEPTH
-from analyzer.protocol.decoding import NO_LAYOUT, OK, REASONS, SHORT
-from analyzer.protocol.layouts import (
+from kwire.analyzer.protocol import program, project, schema
+from kwire.analyzer.protocol.api_keys import ENVELOPE
+from kwire.analyzer.protocol.budget import DEPTH
+from kwire.analyzer.protocol.decoding import NO_LAYOUT, OK, REASONS, SHORT
+from kwire.analyzer.protocol.layouts import (
     BOOL,
     FLOAT,
     INTEGER,
@@ -55,8 +55,8 @@ from analyzer.protocol.layouts import (
     run,
     values_of,
 )
-from analyzer.protocol.project import Frame
-from analyzer.protocol.schema import (
+from kwire.analyzer.protocol.project import Frame
+from kwire.analyzer.protocol.schema import (
     API_VERSIONS,
     NEITHER,
     NO_API,

@@ -19,14 +19,14 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from analyzer.dataset import tables
-from analyzer.frame import arrow
-from analyzer.frame.numbers import Numbers, frozen, narrow
-from analyzer.records import batch_owners as p
-from analyzer.records import batches as b
-from analyzer.records import checksums
-from analyzer.records.batches import Batches, Limits, batches
-from captures.kernels import NULL
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.frame import arrow
+from kwire.analyzer.frame.numbers import Numbers, frozen, narrow
+from kwire.analyzer.records import batch_owners as p
+from kwire.analyzer.records import batches as b
+from kwire.analyzer.records import checksums
+from kwire.analyzer.records.batches import Batches, Limits, batches
+from kwire.captures.kernels import NULL
 
 NO_RECORDS, BATCHES, META, FULL = "none", "batches", "meta", "full"
 """How far records are opened: `--records`."""
@@ -255,7 +255,7 @@ class RecordTables:
     def _collect(self, shards: Sequence[RecordSets], wanted: _Wanted, gone: np.ndarray, table: np.ndarray) -> None:
         """Put the bytes of the sets that are wanted into one heap, in their order, and the batches' places in it; keep
         those that wait."""
-        from analyzer.records.batch_reader import collect
+        from kwire.analyzer.records.batch_reader import collect
 
         held = np.array(list(self._held_bytes), np.int64)
         whose = wanted.find(held)
@@ -312,7 +312,7 @@ class RecordTables:
         self, opened: Batches, origins: Origins, topics: list[str | None] | None, first: int, stop: int
     ) -> Iterator[pa.Table]:
         """Open batches first .. stop - 1."""
-        from analyzer.records import batch_reader as records
+        from kwire.analyzer.records import batch_reader as records
 
         opener = self._openers.pop() if self._openers else records.BatchReader(self._limits)
         for piece in opener.open(opened, first, stop):
@@ -414,7 +414,7 @@ def records_table(piece: Any, opened: Batches, origins: Origins, topics: list[st
 
     topics   names of the topics of `origins` (`topic_names`); given: the rows have their contents
     """
-    from analyzer.records import batch_reader as r
+    from kwire.analyzer.records import batch_reader as r
 
     t = piece.table
     which = opened.table[b.B_SET, t[r.R_BATCH]]
@@ -429,7 +429,7 @@ def records_table(piece: Any, opened: Batches, origins: Origins, topics: list[st
         "control_type": _control_types(t[r.R_CONTROL]),
     }
     if topics is not None:
-        from analyzer.records import internal_topics as record_contents
+        from kwire.analyzer.records import internal_topics as record_contents
 
         columns.update(record_contents.columns(piece, which, topics))
     arrays = [
@@ -446,7 +446,7 @@ def empty_table(name: str) -> pa.Table:
     no_batches = Batches(np.zeros((b.B_COLUMNS, 0), np.int64), np.zeros(0, np.uint8))
     if name == "batches":
         return batches_table(no_batches, origins)
-    from analyzer.records import batch_reader as r
+    from kwire.analyzer.records import batch_reader as r
 
     return records_table(
         r.RecordRows(np.zeros((r.R_COLUMNS, 0), np.int64), (no_batches.heap, no_batches.heap)), no_batches, origins
@@ -455,7 +455,7 @@ def empty_table(name: str) -> pa.Table:
 
 def topic_names(origins: Origins) -> list[str | None]:
     """Return the name of each set's topic, by its id if a message names that; None if unknown."""
-    from analyzer.records.record_trees import CLUSTER_METADATA, CLUSTER_METADATA_ID
+    from kwire.analyzer.records.record_trees import CLUSTER_METADATA, CLUSTER_METADATA_ID
 
     def named(topic: int, topic_id: int) -> str | None:
         if topic != NULL:
@@ -490,7 +490,7 @@ def _reasons(table: np.ndarray) -> pa.Array:
 
 
 def _control_types(types: np.ndarray) -> pa.Array:
-    from analyzer.records.batch_reader import CONTROL_TYPES
+    from kwire.analyzer.records.batch_reader import CONTROL_TYPES
 
     distinct = arrow.distinct(types[types != NULL])
     names = [CONTROL_TYPES[n] if 0 <= n < len(CONTROL_TYPES) else str(n) for n in distinct.tolist()]

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from analyzer.records.batches import (
+from kwire.analyzer.records.batches import (
     B_AT,
     B_ATTRIBUTES,
     B_BASE_SEQUENCE,
@@ -40,7 +40,7 @@ from analyzer.records.batches import (
     TRANSACTIONAL,
     ZSTD,
 )
-from captures.kernels import NULL, Flag, Int, Table, inline, kernel
+from kwire.captures.kernels import NULL, Flag, Int, Table, inline, kernel
 
 O_CONNECTION, O_EXCHANGE, O_REPLY, O_SIDE, O_TOPIC, O_TOPIC_ID, O_PARTITION, O_COLUMNS = range(8)
 """Columns of a set's origin (`arrow_tables.Origins`)."""

@@ -19,8 +19,8 @@ from typing import Final
 
 import numpy as np
 
-from analyzer.records import codecs, small_blocks
-from analyzer.records.batches import (
+from kwire.analyzer.records import codecs, small_blocks
+from kwire.analyzer.records.batches import (
     B_ATTRIBUTES,
     B_COUNT,
     B_CRC_OK,
@@ -57,8 +57,8 @@ from analyzer.records.batches import (
     int64_at,
     view,
 )
-from analyzer.records.checksums import CRC32_TABLES, crc
-from captures.kernels import NULL, Array, Bytes, Flag, Int, Table, copy_bytes, inline, kernel
+from kwire.analyzer.records.checksums import CRC32_TABLES, crc
+from kwire.captures.kernels import NULL, Array, Bytes, Flag, Int, Table, copy_bytes, inline, kernel
 
 (
     R_BATCH,  # row of its batch

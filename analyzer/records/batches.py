@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from captures.kernels import NULL, Bytes, Flag, Int, Table, inline, kernel
+from kwire.captures.kernels import NULL, Bytes, Flag, Int, Table, inline, kernel
 
 (
     B_SET,  # which record set

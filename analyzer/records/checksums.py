@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from analyzer.records.batches import (
+from kwire.analyzer.records.batches import (
     B_AT,
     B_CRC,
     B_CRC_OK,
@@ -23,8 +23,8 @@ from analyzer.records.batches import (
     PARTIAL,
     view,
 )
-from captures.crc32c_sums import crc32c
-from captures.kernels import Array, Bytes, Int, Table, inline, kernel
+from kwire.captures.crc32c_sums import crc32c
+from kwire.captures.kernels import Array, Bytes, Int, Table, inline, kernel
 
 CASTAGNOLI: Final = 0x82F63B78
 IEEE: Final = 0xEDB88320

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from analyzer.records.batches import GZIP, LZ4, RATIO_FREE, SNAPPY, ZSTD, view
+from kwire.analyzer.records.batches import GZIP, LZ4, RATIO_FREE, SNAPPY, ZSTD, view
 
 XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 XERIAL_HEADER: Final = 16  # magic, int32 version, int32 compatible version

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from analyzer.dataset import tables
-from analyzer.frame import arrow
-from analyzer.frame.arrow import text
-from analyzer.protocol import embedded, schema
-from analyzer.records import batch_reader as r
-from captures.kernels import NULL
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.frame import arrow
+from kwire.analyzer.frame.arrow import text
+from kwire.analyzer.protocol import embedded, schema
+from kwire.analyzer.records import batch_reader as r
+from kwire.captures.kernels import NULL
 
 _SHORTEST_METADATA = 4
 """Bytes of a metadata record with anything in it: frame version, type, version, and one more."""

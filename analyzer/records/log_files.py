@@ -18,12 +18,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from analyzer.records import batches as b
-from analyzer.records import checksums
-from analyzer.records.batches import Batches, batches
-from analyzer.records.log_names import LogError, beside_kind
-from captures.crc32c_sums import crc32c
-from captures.kernels import NULL
+from kwire.analyzer.records import batches as b
+from kwire.analyzer.records import checksums
+from kwire.analyzer.records.batches import Batches, batches
+from kwire.analyzer.records.log_names import LogError, beside_kind
+from kwire.captures.crc32c_sums import crc32c
+from kwire.captures.kernels import NULL
 
 WINDOW_BYTES: Final = 16 << 20
 

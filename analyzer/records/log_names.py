@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from captures.errors import KwireError
+from kwire.captures.errors import KwireError
 
 _SEGMENT: Final = re.compile(r"\d{20}\.log(\.(deleted|cleaned|swap))?|\d{20}-\d{10}\.checkpoint(\.(deleted|part))?")
 _LOG: Final = re.compile(r"\d{20}\.log")

@@ -17,17 +17,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from analyzer.common.times import rfc3339
-from analyzer.dataset import tables
-from analyzer.frame.arrow import plain
-from analyzer.records import arrow_tables as rt
-from analyzer.records import batch_reader as r
-from analyzer.records import log_files as segments
-from analyzer.records.arrow_tables import Origins, RecordCounts, RecordTables
-from analyzer.records.batches import Limits
-from analyzer.records.log_files import Part
-from analyzer.records.log_names import LogPoint, log_point
-from captures.kernels import NULL
+from kwire.analyzer.common.times import rfc3339
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.frame.arrow import plain
+from kwire.analyzer.records import arrow_tables as rt
+from kwire.analyzer.records import batch_reader as r
+from kwire.analyzer.records import log_files as segments
+from kwire.analyzer.records.arrow_tables import Origins, RecordCounts, RecordTables
+from kwire.analyzer.records.batches import Limits
+from kwire.analyzer.records.log_files import Part
+from kwire.analyzer.records.log_names import LogPoint, log_point
+from kwire.captures.kernels import NULL
 
 SHOW_WINDOW_BYTES = 1 << 20
 """`show` makes Python values of a window's records: fewer at a time."""

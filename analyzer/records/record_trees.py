@@ -16,16 +16,16 @@ from typing import Any, Final, cast, overload
 
 import numpy as np
 
-from analyzer.protocol import embedded
-from analyzer.protocol.budget import Budget
-from analyzer.protocol.embedded import Embedded, GroupFacts, Record
-from analyzer.protocol.layouts import as_buffer
-from analyzer.protocol.schema import REQUEST, TOPICS
-from analyzer.protocol.tree import REDACTED, Node, decode_request, decode_response
-from analyzer.records import batch_reader as r
-from analyzer.records import batches as b
-from analyzer.records import checksums
-from captures.kernels import NULL
+from kwire.analyzer.protocol import embedded
+from kwire.analyzer.protocol.budget import Budget
+from kwire.analyzer.protocol.embedded import Embedded, GroupFacts, Record
+from kwire.analyzer.protocol.layouts import as_buffer
+from kwire.analyzer.protocol.schema import REQUEST, TOPICS
+from kwire.analyzer.protocol.tree import REDACTED, Node, decode_request, decode_response
+from kwire.analyzer.records import batch_reader as r
+from kwire.analyzer.records import batches as b
+from kwire.analyzer.records import checksums
+from kwire.captures.kernels import NULL
 
 CLUSTER_METADATA: Final = "__cluster_metadata"
 CLUSTER_METADATA_ID: Final = "AAAAAAAAAAAAAAAAAAAAAQ"

@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from analyzer.records.batches import (
+from kwire.analyzer.records.batches import (
     B_ATTRIBUTES,
     B_MAGIC,
     B_RECORDS_AT,
@@ -25,7 +25,7 @@ from analyzer.records.batches import (
     LZ4,
     SNAPPY,
 )
-from captures.kernels import Array, Bytes, Flag, Int, Table, copy_bytes, inline, kernel
+from kwire.captures.kernels import Array, Bytes, Flag, Int, Table, copy_bytes, inline, kernel
 
 SMALL_BYTES: Final = 16 << 10
 """Compressed bytes of a batch up to which it is quicker here."""

@@ -15,12 +15,12 @@ import tempfile
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from analyzer.common import output_file
-from analyzer.common.errors import UsageError
-from analyzer.common.escapes import printable
+from kwire.analyzer.common import output_file
+from kwire.analyzer.common.errors import UsageError
+from kwire.analyzer.common.escapes import printable
 
 if TYPE_CHECKING:
-    from analyzer.options.scrub import ScrubOptions
+    from kwire.analyzer.options.scrub import ScrubOptions
 
 _LEAST_KEY: Final = 16
 _MOST_KEY: Final = 1 << 20
@@ -28,11 +28,11 @@ _MOST_KEY: Final = 1 << 20
 
 def scrub(options: ScrubOptions) -> int:
     """`kwire scrub`."""
-    from analyzer.cli.commands import announce_compilation
-    from analyzer.scrub import rewrite
-    from analyzer.scrub.content import KEEPABLE
-    from captures.files import capture_points
-    from captures.tls.ciphers import available
+    from kwire.analyzer.cli.commands import announce_compilation
+    from kwire.analyzer.scrub import rewrite
+    from kwire.analyzer.scrub.content import KEEPABLE
+    from kwire.captures.files import capture_points
+    from kwire.captures.tls.ciphers import available
 
     if not available():
         raise UsageError("scrub needs the package cryptography, which is not installed", "pip install 'kwire[tls]'")

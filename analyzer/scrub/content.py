@@ -11,9 +11,9 @@ from typing import Final
 
 import numpy as np
 
-from analyzer.protocol.embedded import Embedded
-from analyzer.scrub.addresses import Addresses
-from analyzer.scrub.message_spans import (
+from kwire.analyzer.protocol.embedded import Embedded
+from kwire.analyzer.scrub.addresses import Addresses
+from kwire.analyzer.scrub.message_spans import (
     CONTENT,
     IDENTIFIER,
     KEEP,
@@ -25,10 +25,10 @@ from analyzer.scrub.message_spans import (
     TEXTS,
     record_parts,
 )
-from analyzer.scrub.pseudonyms import Pseudonyms, is_public
-from analyzer.scrub.records import KeepOptions, Records
-from analyzer.scrub.scrub_summary import Report
-from analyzer.scrub.spans import END, KIND, START, CapturedMessages, SpanRows
+from kwire.analyzer.scrub.pseudonyms import Pseudonyms, is_public
+from kwire.analyzer.scrub.records import KeepOptions, Records
+from kwire.analyzer.scrub.scrub_summary import Report
+from kwire.analyzer.scrub.spans import END, KIND, START, CapturedMessages, SpanRows
 
 KEEPABLE: Final = {
     "names": "topics, groups, clients, members, hosts and all other strings of messages",

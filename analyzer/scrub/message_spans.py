@@ -12,11 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from analyzer.bulk.state import NULL
-from analyzer.protocol import embedded, tree
-from analyzer.protocol.api_keys import ENVELOPE
-from analyzer.protocol.tree import Body, Node
-from analyzer.records.record_trees import CLUSTER_METADATA, CLUSTER_METADATA_ID
+from kwire.analyzer.bulk.state import NULL
+from kwire.analyzer.protocol import embedded, tree
+from kwire.analyzer.protocol.api_keys import ENVELOPE
+from kwire.analyzer.protocol.tree import Body, Node
+from kwire.analyzer.records.record_trees import CLUSTER_METADATA, CLUSTER_METADATA_ID
 
 KEEP, TEXT, RELEASE, CUT, IDENTIFIER, SECRET, CONTENT, RECORDS, UNKNOWN = range(9)
 """RELEASE: a text that may be the version of a client's software. CUT: a text of which only the beginning is there."""

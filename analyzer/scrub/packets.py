@@ -1,6 +1,6 @@
 """A captured packet -> the same packet without what tells of anybody.
 
-In: a packet with its anatomy (`captures.dissect`), and what its payload becomes. Out: as many bytes. Rules
+In: a packet with its anatomy (`kwire.captures.dissect`), and what its payload becomes. Out: as many bytes. Rules
 
 - The packet is made of zeros, and only what is understood is written into it: a field that nobody here knows is zero.
 - Addresses become others (`addresses`), and so do the numbers that name networks (GRE keys, ids of VXLAN and GENEVE,
@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from analyzer.scrub.addresses import Addresses
-from captures import dissect as d
-from captures.links import (
+from kwire.analyzer.scrub.addresses import Addresses
+from kwire.captures import dissect as d
+from kwire.captures.links import (
     APPLE_IP_OVER_IEEE1394,
     ATM_RFC1483,
     C_HDLC,
@@ -65,7 +65,7 @@ _UNTYPED: Final = {
 _SHORT_LINK: Final = 14  # Ethernet's header, and no more
 _MOST_PPP: Final = 5
 _VLANS: Final = (0x8100, 0x88A8, 0x9100, 0x9200)
-_FRAME_TYPES: Final = (0x0800, 0x86DD, 0x8100, 0x88A8, 0x8847, 0x8848)  # captures.links.is_ethertype
+_FRAME_TYPES: Final = (0x0800, 0x86DD, 0x8100, 0x88A8, 0x8847, 0x8848)  # kwire.captures.links.is_ethertype
 _RESERVED_LABELS: Final = 16
 
 _TCP_OPTIONS: Final = {2: 4, 3: 3, 4: 2, 8: 10}
@@ -181,7 +181,7 @@ class Packets:
 
     def _types(self, data: bytes, out: bytearray, at: int, end: int, what: int) -> tuple[int, int]:
         """Clean what lies between a type field, which said `what`, and IP or a further frame, as
-        `captures.links.find_ip` reads it; return where that begins, and its type."""
+        `kwire.captures.links.find_ip` reads it; return where that begins, and its type."""
         label = self.addresses.label
         if what < 0x600 and at + 8 <= end:  # a SNAP header
             out[at : at + 8] = data[at : at + 8]

@@ -19,8 +19,8 @@ import lz4.block
 import snappy
 import zstandard
 
-from analyzer.records.batches import GZIP, LZ4, SNAPPY, ZSTD
-from analyzer.records.codecs import (
+from kwire.analyzer.records.batches import GZIP, LZ4, SNAPPY, ZSTD
+from kwire.analyzer.records.codecs import (
     LZ4_MAGIC,
     XERIAL_HEADER,
     XERIAL_MAGIC,

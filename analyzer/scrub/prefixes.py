@@ -1,7 +1,7 @@
 """Clean what stands before Kafka's first byte of the names in it.
 
 In: the first bytes of a direction, up to its first message. Out: as many bytes, read as the same kind of prefix: a
-PROXY line or header, SOCKS5, HTTP CONNECT (`captures.prefixes`); none where they are none of these. Rule:
+PROXY line or header, SOCKS5, HTTP CONNECT (`kwire.captures.prefixes`); none where they are none of these. Rule:
 addresses and hosts become what they become everywhere; logins, headers and further values become zeros or `x`.
 """
 
@@ -11,9 +11,9 @@ import re
 
 import numpy as np
 
-from analyzer.scrub.addresses import Addresses, parsed
-from analyzer.scrub.pseudonyms import Pseudonyms
-from captures.prefixes import CONNECT, NO_PREFIX, PROXY_BINARY, PROXY_LINE, SOCKS5, broker_prefix, client_prefix
+from kwire.analyzer.scrub.addresses import Addresses, parsed
+from kwire.analyzer.scrub.pseudonyms import Pseudonyms
+from kwire.captures.prefixes import CONNECT, NO_PREFIX, PROXY_BINARY, PROXY_LINE, SOCKS5, broker_prefix, client_prefix
 
 _V2_HEAD = 16
 _NOT_A_LINE_END = re.compile(rb"[^\r\n]")

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from analyzer.scrub.addresses import Addresses
+from kwire.analyzer.scrub.addresses import Addresses
 
 LEAST: Final = 4
 """Bytes of a text from which on it is looked for in what is written."""

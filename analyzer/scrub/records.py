@@ -24,16 +24,16 @@ from typing import Final
 import crc32c as crc32c_library
 import numpy as np
 
-from analyzer.protocol import embedded
-from analyzer.protocol.embedded import Embedded
-from analyzer.protocol.schema import TOPICS
-from analyzer.records import batch_reader as r
-from analyzer.records import batches as b
-from analyzer.records import checksums, codecs
-from analyzer.scrub.pad import fitted
-from analyzer.scrub.pseudonyms import Pseudonyms
-from analyzer.scrub.scrub_summary import Report
-from captures.kernels import NULL
+from kwire.analyzer.protocol import embedded
+from kwire.analyzer.protocol.embedded import Embedded
+from kwire.analyzer.protocol.schema import TOPICS
+from kwire.analyzer.records import batch_reader as r
+from kwire.analyzer.records import batches as b
+from kwire.analyzer.records import checksums, codecs
+from kwire.analyzer.scrub.pad import fitted
+from kwire.analyzer.scrub.pseudonyms import Pseudonyms
+from kwire.analyzer.scrub.scrub_summary import Report
+from kwire.captures.kernels import NULL
 
 _HEADER_OLD: Final = 18
 _DEPTH: Final = 4

@@ -18,21 +18,21 @@ from typing import IO, Final
 
 import numpy as np
 
-from analyzer.bulk.state import NULL
-from analyzer.common import output_file
-from analyzer.common.errors import UsageError
-from analyzer.scrub import prefixes
-from analyzer.scrub.content import Content
-from analyzer.scrub.packets import Packets
-from analyzer.scrub.scrub_summary import Report
-from analyzer.scrub.streams import UNPLACED, CapturedBytes, FirstPass, Place
-from analyzer.scrub.verification import Leak, leaks, shared_windows
-from captures import dissect as d
-from captures.files import CapturePoint
-from captures.files.layouts import LINK, SNAPLEN
-from captures.files.write import Growing, Record
-from captures.links import FRAGMENT, TCP
-from captures.tls.detection import begins_tls
+from kwire.analyzer.bulk.state import NULL
+from kwire.analyzer.common import output_file
+from kwire.analyzer.common.errors import UsageError
+from kwire.analyzer.scrub import prefixes
+from kwire.analyzer.scrub.content import Content
+from kwire.analyzer.scrub.packets import Packets
+from kwire.analyzer.scrub.scrub_summary import Report
+from kwire.analyzer.scrub.streams import UNPLACED, CapturedBytes, FirstPass, Place
+from kwire.analyzer.scrub.verification import Leak, leaks, shared_windows
+from kwire.captures import dissect as d
+from kwire.captures.files import CapturePoint
+from kwire.captures.files.layouts import LINK, SNAPLEN
+from kwire.captures.files.write import Growing, Record
+from kwire.captures.links import FRAGMENT, TCP
+from kwire.captures.tls.detection import begins_tls
 
 _TLS_HEADER: Final = 5
 _TLS_LARGEST: Final = (1 << 14) + 2048
@@ -100,7 +100,7 @@ def scrub(point: CapturePoint, out: str, task: Task, progress: Progress = lambda
 
 
 def _packed(high: int, low: int) -> bytes:
-    """An address as `captures.packets` has it, as in its packet."""
+    """An address as `kwire.captures.packets` has it, as in its packet."""
     if high == 0 and low >> 32 == 0xFFFF:
         return (low & 0xFFFFFFFF).to_bytes(4, "big")
     return (high << 64 | low).to_bytes(16, "big")

@@ -16,11 +16,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from analyzer.protocol import embedded, program, schema
-from analyzer.protocol.api_keys import API_VERSIONS, ENVELOPE
-from analyzer.protocol.project import FieldRows, Messages, decode_rows
-from analyzer.protocol.schema import REQUEST, RESPONSE, Field
-from analyzer.scrub.message_spans import (
+from kwire.analyzer.protocol import embedded, program, schema
+from kwire.analyzer.protocol.api_keys import API_VERSIONS, ENVELOPE
+from kwire.analyzer.protocol.project import FieldRows, Messages, decode_rows
+from kwire.analyzer.protocol.schema import REQUEST, RESPONSE, Field
+from kwire.analyzer.scrub.message_spans import (
     CONTENT,
     IDENTIFIER,
     KEEP,

@@ -20,14 +20,14 @@ from typing import Final
 
 import numpy as np
 
-from analyzer.bulk import state as s
-from analyzer.bulk.shard import FRAME_LIMIT, Conversations, layouts
-from analyzer.scrub import windows
-from analyzer.scrub.spans import COLUMNS, CapturedMessages, SpanReader, SpanRows
-from captures.files import CapturePoint
-from captures.flows import Assigned, Flows
-from captures.packets import Packets, Reader, no_packets
-from captures.stream_tables import (
+from kwire.analyzer.bulk import state as s
+from kwire.analyzer.bulk.shard import FRAME_LIMIT, Conversations, layouts
+from kwire.analyzer.scrub import windows
+from kwire.analyzer.scrub.spans import COLUMNS, CapturedMessages, SpanReader, SpanRows
+from kwire.captures.files import CapturePoint
+from kwire.captures.flows import Assigned, Flows
+from kwire.captures.packets import Packets, Reader, no_packets
+from kwire.captures.stream_tables import (
     D_NEXT,
     D_REF,
     DATA,
@@ -41,7 +41,7 @@ from captures.stream_tables import (
     SEG_SOURCE,
     SNAPLEN,
 )
-from captures.streams import Segments, Streams
+from kwire.captures.streams import Segments, Streams
 
 _LARGEST_SHARE: Final = 4  # as the engine: part of the frame limit that one frame may take
 _SOUGHT_BYTES: Final = 1 << 16

@@ -17,13 +17,13 @@ from typing import Final
 
 import numpy as np
 
-from analyzer.records import batches as b
-from analyzer.records import codecs
-from analyzer.scrub import windows
-from analyzer.scrub.message_spans import RECORDS, RELEASE, RELEASE_FIELD, TEXTS
-from analyzer.scrub.pseudonyms import LEAST, PUBLIC, Pseudonyms, is_public
-from analyzer.scrub.streams import CapturedBytes, FirstPass
-from captures.files import CapturePoint
+from kwire.analyzer.records import batches as b
+from kwire.analyzer.records import codecs
+from kwire.analyzer.scrub import windows
+from kwire.analyzer.scrub.message_spans import RECORDS, RELEASE, RELEASE_FIELD, TEXTS
+from kwire.analyzer.scrub.pseudonyms import LEAST, PUBLIC, Pseudonyms, is_public
+from kwire.analyzer.scrub.streams import CapturedBytes, FirstPass
+from kwire.captures.files import CapturePoint
 
 SURE: Final = 8
 """Bytes of a text that do not turn up by chance."""

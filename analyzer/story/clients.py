@@ -17,16 +17,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from analyzer.cli.text import size
-from analyzer.common.times import moment
-from analyzer.frame import arrow, grouping, spill
-from analyzer.frame.columns import encode
-from analyzer.frame.frame import NULL, Frame, codes_of
-from analyzer.frame.grouping import OrdinalIndex
-from analyzer.frame.parquet import StoredFrame
-from analyzer.protocol.error_severity import judge
-from analyzer.story.events import WHY, Event, Row, count, error, later, places, some, span, who, within
-from analyzer.story.sources import EXCHANGE_COLUMNS, Source
+from kwire.analyzer.cli.text import size
+from kwire.analyzer.common.times import moment
+from kwire.analyzer.frame import arrow, grouping, spill
+from kwire.analyzer.frame.columns import encode
+from kwire.analyzer.frame.frame import NULL, Frame, codes_of
+from kwire.analyzer.frame.grouping import OrdinalIndex
+from kwire.analyzer.frame.parquet import StoredFrame
+from kwire.analyzer.protocol.error_severity import judge
+from kwire.analyzer.story.events import WHY, Event, Row, count, error, later, places, some, span, who, within
+from kwire.analyzer.story.sources import EXCHANGE_COLUMNS, Source
 
 _RUN_US, _SOON_US = 60_000_000, 2_000_000
 """Refusals farther apart than the first are separate events; nearer than the second they are one event."""

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import pyarrow.compute as pc
 
-from analyzer.common.leader_epochs import Epochs
-from analyzer.story.events import Event, Row, places, some, who
-from analyzer.story.sources import Source, names_in
+from kwire.analyzer.common.leader_epochs import Epochs
+from kwire.analyzer.story.events import Event, Row, places, some, who
+from kwire.analyzer.story.sources import Source, names_in
 
 _TOGETHER = datetime.timedelta(seconds=1)
 _SEVERITY = {"note": 30, "warning": 75, "error": 90}

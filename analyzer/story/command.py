@@ -16,18 +16,18 @@ from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
-from analyzer.cli import commands
-from analyzer.common.errors import UsageError
-from analyzer.common.escapes import json_text, printable
-from analyzer.common.times import rfc3339
-from analyzer.dataset.dataset import StoredDataset, is_dataset, open_dataset
-from analyzer.frame import spill
-from analyzer.story import clients, cluster, groups, offsets, overview, requests, transactions
-from analyzer.story.events import JSON_FIELDS, Event, StoryQuery, between, count, some
-from analyzer.story.sources import Source, names_in
+from kwire.analyzer.cli import commands
+from kwire.analyzer.common.errors import UsageError
+from kwire.analyzer.common.escapes import json_text, printable
+from kwire.analyzer.common.times import rfc3339
+from kwire.analyzer.dataset.dataset import StoredDataset, is_dataset, open_dataset
+from kwire.analyzer.frame import spill
+from kwire.analyzer.story import clients, cluster, groups, offsets, overview, requests, transactions
+from kwire.analyzer.story.events import JSON_FIELDS, Event, StoryQuery, between, count, some
+from kwire.analyzer.story.sources import Source, names_in
 
 if TYPE_CHECKING:
-    from analyzer.options.questions import StoryOptions
+    from kwire.analyzer.options.questions import StoryOptions
 
 _TELLERS = (clients.events, cluster.events, groups.events, offsets.events, transactions.events)
 

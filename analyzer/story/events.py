@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from analyzer.cli.text import duration
-from analyzer.protocol.errors import label
+from kwire.analyzer.cli.text import duration
+from kwire.analyzer.protocol.errors import label
 
 Row = dict[str, Any]
 

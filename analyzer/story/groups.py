@@ -9,8 +9,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from analyzer.story.events import WHY, Event, Row, between, count, of_group, places, some, span, who, within
-from analyzer.story.sources import Source
+from kwire.analyzer.story.events import WHY, Event, Row, between, count, of_group, places, some, span, who, within
+from kwire.analyzer.story.sources import Source
 
 _WEIGHT = {
     "join": 5,

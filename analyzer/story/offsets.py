@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from analyzer.story.events import WHY, Event, Row, count, of_group, places, who, within
-from analyzer.story.sources import Source
+from kwire.analyzer.story.events import WHY, Event, Row, count, of_group, places, who, within
+from kwire.analyzer.story.sources import Source
 
 _TOGETHER = datetime.timedelta(seconds=2)
 """Actions of a client on its partitions within this time are one event."""

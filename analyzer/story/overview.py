@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from analyzer.story.events import Event
+from kwire.analyzer.story.events import Event
 
 FIRST = 10
 _OF_ONE_KIND = 3

@@ -14,12 +14,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from analyzer.frame import arrow
-from analyzer.frame.columns import encode
-from analyzer.frame.frame import NULL
-from analyzer.frame.grouping import OrdinalIndex
-from analyzer.story.events import Event, Row, some, who, within
-from analyzer.story.sources import EXCHANGE_COLUMNS, Source
+from kwire.analyzer.frame import arrow
+from kwire.analyzer.frame.columns import encode
+from kwire.analyzer.frame.frame import NULL
+from kwire.analyzer.frame.grouping import OrdinalIndex
+from kwire.analyzer.story.events import Event, Row, some, who, within
+from kwire.analyzer.story.sources import EXCHANGE_COLUMNS, Source
 
 _LAST = np.iinfo(np.int64).max
 """Position of exchanges without a request: after all others."""

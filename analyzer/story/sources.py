@@ -16,12 +16,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from analyzer.analysis.cluster_metadata import METADATA_TOPIC
-from analyzer.dataset import tables
-from analyzer.dataset.dataset import StoredDataset
-from analyzer.frame import parquet as stored_tables
-from analyzer.frame.parquet import StoredFrame
-from analyzer.story.events import Row
+from kwire.analyzer.analysis.cluster_metadata import METADATA_TOPIC
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.dataset.dataset import StoredDataset
+from kwire.analyzer.frame import parquet as stored_tables
+from kwire.analyzer.frame.parquet import StoredFrame
+from kwire.analyzer.story.events import Row
 
 EXCHANGE_COLUMNS = (
     "connection",

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 import pyarrow.compute as pc
 
-from analyzer.analysis.producers import OFFSETS_TOPIC
-from analyzer.story.events import Event, Row, between, count, places, some, span, who
-from analyzer.story.sources import Source, moments
+from kwire.analyzer.analysis.producers import OFFSETS_TOPIC
+from kwire.analyzer.story.events import Event, Row, between, count, places, some, span, who
+from kwire.analyzer.story.sources import Source, moments
 
 _LONG_US = 1_000_000
 """The beginning of a longer transaction is an event too, because other records wait behind it (read_committed)."""

@@ -22,15 +22,15 @@ from typing import Final
 
 import numpy as np
 
-from captures.chunks import starts
-from captures.chunks.checksums import combined
-from captures.errors import CaptureError
-from captures.files import CapturePoint, FileInfo, layouts, urls
-from captures.files.layouts import Layout
-from captures.files.sources import Source, Stored
-from captures.fragments import SERIAL, FragmentTables
-from captures.packets import Packets, Reader, batch
-from captures.windows import WINDOW_BYTES, Pool, Windows
+from kwire.captures.chunks import starts
+from kwire.captures.chunks.checksums import combined
+from kwire.captures.errors import CaptureError
+from kwire.captures.files import CapturePoint, FileInfo, layouts, urls
+from kwire.captures.files.layouts import Layout
+from kwire.captures.files.sources import Source, Stored
+from kwire.captures.fragments import SERIAL, FragmentTables
+from kwire.captures.packets import Packets, Reader, batch
+from kwire.captures.windows import WINDOW_BYTES, Pool, Windows
 
 _READING: Final = [layouts.FORMAT, layouts.BIG, layouts.RECORD_HEADER, layouts.SECTION, layouts.INTERFACES]
 """What of a layout's state says how records are to be read."""

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from captures.kernels import Array, Int, Table, inline, kernel
+from kwire.captures.kernels import Array, Int, Table, inline, kernel
 
 _MOST_MET: Final = 1 << 20
 """Four-tuples that are told apart: 32 MB. Of more, packets are counted."""

@@ -2,7 +2,7 @@
 
 In: a capture point. Out: what a `Reader` gives. Rules: chunks are read ahead, each from a guessed start, by threads
 that know nothing of one another; each guess is verified by where the chunk before it ended, and one that was wrong is
-read again (`captures.chunks.chunk_reader`). So a wrong guess costs time and changes nothing. While too many are wrong,
+read again (`kwire.captures.chunks.chunk_reader`). So a wrong guess costs time and changes nothing. While too many are wrong,
 nothing is guessed. How far is read ahead is bounded.
 """
 
@@ -14,12 +14,20 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final
 
-from captures.chunks.chunk_reader import Chunk, ChunkJoiner, ChunkReader, ChunkResult, ChunkStart, chunks_of, guessed
-from captures.errors import CaptureError
-from captures.files import CapturePoint, layouts, urls
-from captures.files.sources import Source
-from captures.packets import SPARE_BYTES, Packets, Reader
-from captures.windows import MOST_ROWS, Pool
+from kwire.captures.chunks.chunk_reader import (
+    Chunk,
+    ChunkJoiner,
+    ChunkReader,
+    ChunkResult,
+    ChunkStart,
+    chunks_of,
+    guessed,
+)
+from kwire.captures.errors import CaptureError
+from kwire.captures.files import CapturePoint, layouts, urls
+from kwire.captures.files.sources import Source
+from kwire.captures.packets import SPARE_BYTES, Packets, Reader
+from kwire.captures.windows import MOST_ROWS, Pool
 
 WORKERS: Final = 4
 """Threads that decode what one of these finds, about."""

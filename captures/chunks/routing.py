@@ -20,14 +20,14 @@ from typing import Final
 
 import numpy as np
 
-from captures.chunks.chunk_reader import PointSummary, changed
-from captures.chunks.rows import WAY_WORDS, WORDS, as_words, place_rows, tell_rows
-from captures.chunks.sorting import LINE, Scratch, Stored
-from captures.files import CaptureError, CapturePoint, FileInfo, urls
-from captures.flows import OTHERS
-from captures.packed import ABOUT, Packed
-from captures.packets import Packets, Reader, batch
-from captures.windows import SMALLEST_ROW_BYTES, PacketColumns, Pool, Window
+from kwire.captures.chunks.chunk_reader import PointSummary, changed
+from kwire.captures.chunks.rows import WAY_WORDS, WORDS, as_words, place_rows, tell_rows
+from kwire.captures.chunks.sorting import LINE, Scratch, Stored
+from kwire.captures.files import CaptureError, CapturePoint, FileInfo, urls
+from kwire.captures.flows import OTHERS
+from kwire.captures.packed import ABOUT, Packed
+from kwire.captures.packets import Packets, Reader, batch
+from kwire.captures.windows import SMALLEST_ROW_BYTES, PacketColumns, Pool, Window
 
 MOST_PACKETS: Final = 1 << 18
 MOST_COPIED: Final = 128 << 20
@@ -133,7 +133,7 @@ class RoutedReader(Reader):
 
 
 class _Line:
-    """Index entry of one batch in a sorted file (`captures.chunks.sorting.LINE`).
+    """Index entry of one batch in a sorted file (`kwire.captures.chunks.sorting.LINE`).
 
     stays: its bytes are in the capture, from `begin` to `end`."""
 

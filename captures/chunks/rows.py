@@ -12,11 +12,11 @@ from typing import Final
 
 import numpy as np
 
-from captures.acknowledgements import LEAST_OPTIONS
-from captures.chunks.groups import group_of
-from captures.kernels import NULL, Array, Bytes, Flag, Int, Table, copy_bytes, inline, kernel
-from captures.segment_sums import CHECKED_BITS, checked
-from captures.windows import Content, PacketColumns
+from kwire.captures.acknowledgements import LEAST_OPTIONS
+from kwire.captures.chunks.groups import group_of
+from kwire.captures.kernels import NULL, Array, Bytes, Flag, Int, Table, copy_bytes, inline, kernel
+from kwire.captures.segment_sums import CHECKED_BITS, checked
+from kwire.captures.windows import Content, PacketColumns
 
 (
     PLACE,  # which row of the batch it is, its way, and, above, what its checksum says
@@ -232,7 +232,7 @@ def extent(
 
 @kernel
 def tell_rows(rows: Table, ways: Table, columns: PacketColumns) -> None:
-    """Fill in the columns that tell connections apart (see `captures.flows`), of packets with these rows."""
+    """Fill in the columns that tell connections apart (see `kwire.captures.flows`), of packets with these rows."""
     for i in range(len(rows)):
         to, way = rows[i, PLACE] & _INDEX, (rows[i, PLACE] >> _INDEX_BITS) & _INDEX
         if to >= len(columns.number) or way >= len(ways):

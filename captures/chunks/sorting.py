@@ -19,13 +19,13 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from captures.chunks.chunk_reader import ChunkReader, ChunkResult
-from captures.chunks.groups import Met, pairs_of
-from captures.chunks.rows import WORDS, as_words, extent, gather, group_rows, grouped, put_rows, sum_up, ways_of
-from captures.flows import FORGET_NS, REMEMBERED
-from captures.kernels import NULL
-from captures.packed import Packed, pack
-from captures.packets import Packets
+from kwire.captures.chunks.chunk_reader import ChunkReader, ChunkResult
+from kwire.captures.chunks.groups import Met, pairs_of
+from kwire.captures.chunks.rows import WORDS, as_words, extent, gather, group_rows, grouped, put_rows, sum_up, ways_of
+from kwire.captures.flows import FORGET_NS, REMEMBERED
+from kwire.captures.kernels import NULL
+from kwire.captures.packed import Packed, pack
+from kwire.captures.packets import Packets
 
 LINE: Final = 8
 """Numbers in the index of a file of each batch: how many packets it has, the number of the first, where in the capture

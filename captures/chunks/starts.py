@@ -19,8 +19,8 @@ from typing import Final
 
 import numpy as np
 
-from captures.files import layouts
-from captures.files.layouts import Layout
+from kwire.captures.files import layouts
+from kwire.captures.files.layouts import Layout
 
 LOOK_BYTES: Final = 256 << 10
 """Bytes looked at before a border, some records of any size that occurs; behind it four times as many: what is no

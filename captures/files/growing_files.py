@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from captures.errors import CaptureError
-from captures.files.layouts import Layout
-from captures.files.sources import Source, Stored
+from kwire.captures.errors import CaptureError
+from kwire.captures.files.layouts import Layout
+from kwire.captures.files.sources import Source, Stored
 
 _SKIPPED_BYTES: Final = 1 << 20
 """Unpacked at a time of what was read before."""

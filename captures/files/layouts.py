@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from captures.kernels import Bytes, Flag, Int, Table, inline
+from kwire.captures.kernels import Bytes, Flag, Int, Table, inline
 
 PCAP, PCAPNG = 0, 1
 

@@ -12,9 +12,9 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from captures.errors import CaptureError
-from captures.files import layouts, sidecar, urls
-from captures.files.sources import Source, not_a_capture, place_of, unreadable, utf8
+from kwire.captures.errors import CaptureError
+from kwire.captures.files import layouts, sidecar, urls
+from kwire.captures.files.sources import Source, not_a_capture, place_of, unreadable, utf8
 
 PEEK_BYTES = 1 << 20
 """How far into a file the first packet is looked for when files are put in time order."""

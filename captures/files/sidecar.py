@@ -11,7 +11,7 @@ import os
 import stat
 from typing import Final
 
-from captures.cache import put
+from kwire.captures.cache import put
 
 ENDING: Final = ".stats.json"
 _MOST_BYTES: Final = 1 << 16

@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 
-from captures.errors import CaptureError
-from captures.files import sidecar, urls
+from kwire.captures.errors import CaptureError
+from kwire.captures.files import sidecar, urls
 
 if TYPE_CHECKING:
-    from captures.files.stores import Location
+    from kwire.captures.files.stores import Location
 
 GZIP_MAGIC = b"\x1f\x8b"
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -94,7 +94,7 @@ class Stored:
     that were read already, with that checksum."""
 
     def __init__(self, handle: BinaryIO, before: int = 0, crc32c_before: int = 0) -> None:
-        from captures.crc32c_sums import crc32c  # whoever only names files does not wait for it
+        from kwire.captures.crc32c_sums import crc32c  # whoever only names files does not wait for it
 
         self._sum = crc32c
         self._handle = handle
@@ -374,7 +374,7 @@ def _open(path: str, folder: str) -> BinaryIO:
 
 
 def place_of(url: str) -> Location:
-    from captures.files import stores  # few need it
+    from kwire.captures.files import stores  # few need it
 
     return stores.place(url)
 

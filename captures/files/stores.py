@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, unquote
 
-from captures.errors import CaptureError
-from captures.files.urls import ARROW, shown
+from kwire.captures.errors import CaptureError
+from kwire.captures.files.urls import ARROW, shown
 
 CHUNK_BYTES = 16 << 20
 """Bytes asked of a store at once, at most: each may be a request over the network, and memory of its own."""

@@ -15,7 +15,7 @@ def capture(interface: str, expression: str, snaplen: int) -> None:
     import struct
     import time
 
-    from captures.live.taps import file_header
+    from kwire.captures.live.taps import file_header
 
     try:
         from scapy.all import conf

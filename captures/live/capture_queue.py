@@ -15,8 +15,8 @@ from collections import deque
 from time import monotonic
 from typing import Final, NamedTuple
 
-from captures.errors import CaptureError
-from captures.live.taps import Chunk, Tap
+from kwire.captures.errors import CaptureError
+from kwire.captures.live.taps import Chunk, Tap
 
 ROOM_BYTES: Final = 64 << 20
 """What may wait: seconds of a busy broker, as much again as the kernel's own buffer."""

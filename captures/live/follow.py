@@ -1,6 +1,6 @@
 """A folder in which another tool rotates captures, read as they are written: file after file, the newest as it grows.
 
-In: a folder. Out: what `captures.packets.Reader` takes for stdin: the bytes of one file until it has ended, then those
+In: a folder. Out: what `kwire.captures.packets.Reader` takes for stdin: the bytes of one file until it has ended, then those
 of the next; as `paths`, a `-` for each. Rules: the oldest comes first; a file has ended when all of it was read and a
 newer one is there, or when it was cut short to be used again; a file is known by its place on the disk and its first
 packet's time, and by its name without `.gz` and `.zst`, so that one that is renamed or packed is not read twice, and
@@ -18,10 +18,10 @@ from collections.abc import Iterable, Iterator
 from time import monotonic
 from typing import BinaryIO, Final, NamedTuple
 
-from captures.errors import CaptureError
-from captures.files import layouts, urls
-from captures.files.points import PEEK_BYTES
-from captures.files.sources import Source, place_of, unreadable
+from kwire.captures.errors import CaptureError
+from kwire.captures.files import layouts, urls
+from kwire.captures.files.points import PEEK_BYTES
+from kwire.captures.files.sources import Source, place_of, unreadable
 
 _STDIN = "-"
 _LOOK_SECONDS = 0.1

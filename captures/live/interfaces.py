@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from captures.errors import CaptureError
+from kwire.captures.errors import CaptureError
 
 ANY = "any"
 """All interfaces at once, where the system is Linux."""

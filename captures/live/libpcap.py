@@ -13,10 +13,10 @@ import ctypes
 import threading
 from typing import Any, Final
 
-from captures.errors import CaptureError
-from captures.live import interfaces
-from captures.live.pcap_library import TEXT_BYTES, Dump, Program, Statistics, dump, plain, wait_of
-from captures.live.taps import (
+from kwire.captures.errors import CaptureError
+from kwire.captures.live import interfaces
+from kwire.captures.live.pcap_library import TEXT_BYTES, Dump, Program, Statistics, dump, plain, wait_of
+from kwire.captures.live.taps import (
     BUFFER_BYTES,
     MOST_PACKETS,
     NOTHING,

@@ -10,11 +10,11 @@ import sys
 from dataclasses import dataclass
 from typing import Final
 
-from captures.errors import CaptureError
-from captures.live import interfaces, libpcap, pcap_library
-from captures.live.ring import Ring
-from captures.live.taps import SNAPLEN, Tap
-from captures.live.tools import TOOLS, Tool
+from kwire.captures.errors import CaptureError
+from kwire.captures.live import interfaces, libpcap, pcap_library
+from kwire.captures.live.ring import Ring
+from kwire.captures.live.taps import SNAPLEN, Tap
+from kwire.captures.live.tools import TOOLS, Tool
 
 WAYS: Final = ("libpcap", "ring", *TOOLS)
 

@@ -22,8 +22,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol
 
-from captures.errors import CaptureError
-from captures.live.taps import HEADER
+from kwire.captures.errors import CaptureError
+from kwire.captures.live.taps import HEADER
 
 TEXT_BYTES: Final = 256
 """Of a buffer for what went wrong (PCAP_ERRBUF_SIZE)."""

@@ -1,7 +1,7 @@
 """Chunks to capture files: one, or a bounded row of them, with what was lost beside each.
 
 In: `Chunk`s, the time, drop counters. Out: pcap files (pcapng where the name ends so) of mode 0600, and FILE.stats.json
-beside each, which `captures.files` reads. Rules: every write ends where a record ends, so that a file is whole whenever
+beside each, which `kwire.captures.files` reads. Rules: every write ends where a record ends, so that a file is whole whenever
 the process dies; a full disk cuts off what did not fit and keeps the rest; only files that a row's name fits are ever
 deleted or replaced, and what is no capture is never overwritten.
 
@@ -24,9 +24,9 @@ from typing import Final
 
 import numpy as np
 
-from captures.errors import CaptureError
-from captures.files import sidecar
-from captures.files.layouts import (
+from kwire.captures.errors import CaptureError
+from kwire.captures.files import sidecar
+from kwire.captures.files.layouts import (
     ENHANCED_PACKET,
     INTERFACE_DESCRIPTION,
     INTERFACE_STATISTICS,
@@ -34,10 +34,10 @@ from captures.files.layouts import (
     SECTION_HEADER,
     is_capture,
 )
-from captures.files.write import block_of, option
-from captures.live import records
-from captures.live.capture_queue import Drops
-from captures.live.taps import HEADER, MICROSECONDS, Chunk, Tap
+from kwire.captures.files.write import block_of, option
+from kwire.captures.live import records
+from kwire.captures.live.capture_queue import Drops
+from kwire.captures.live.taps import HEADER, MICROSECONDS, Chunk, Tap
 
 STDOUT: Final = "-"
 _NUMBERED = "{stem}-{number:05d}-{when}{ending}"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from captures.kernels import Bytes, Int, copy_bytes, inline, kernel
+from kwire.captures.kernels import Bytes, Int, copy_bytes, inline, kernel
 
 RECORD_HEADER = 16
 BLOCK_OVERHEAD = 32

@@ -20,10 +20,10 @@ from typing import Final
 
 import numpy as np
 
-from captures.errors import CaptureError
-from captures.live import interfaces
-from captures.live.interfaces import Session
-from captures.live.taps import BUFFER_BYTES, NOTHING, WAIT_SECONDS, Chunk, Counts, Ending, file_header, no_rights
+from kwire.captures.errors import CaptureError
+from kwire.captures.live import interfaces
+from kwire.captures.live.interfaces import Session
+from kwire.captures.live.taps import BUFFER_BYTES, NOTHING, WAIT_SECONDS, Chunk, Counts, Ending, file_header, no_rights
 
 _SOL_PACKET, _SO_ATTACH_FILTER = 263, 26
 _ADD_MEMBERSHIP, _RX_RING, _STATISTICS, _VERSION = 1, 5, 6, 10
@@ -162,7 +162,7 @@ class Ring:
                 self.problem = {errno.ENETDOWN: "the interface went down"}.get(code, errno.errorcode.get(code, ""))
                 return None if self.problem else NOTHING
             return NOTHING
-        from captures.live import records  # kernels, which are kept for the user whom we are by now
+        from kwire.captures.live import records  # kernels, which are kept for the user whom we are by now
 
         filled, packets = records.from_ring(self._bytes, at, _BLOCK, self._out, self._snaplen, int(self._cooked))
         data = self._out[:filled].tobytes()

@@ -1,4 +1,4 @@
-"""Give a capture queue as the bytes of one endless pcap file, for `captures.packets.Reader`.
+"""Give a capture queue as the bytes of one endless pcap file, for `kwire.captures.packets.Reader`.
 
 In: a `CaptureQueue`. Out: the methods that a reader calls of stdin: `readinto1` (0 bytes: the capture ended), whether
 more waits, and how many packets were lost so far.
@@ -6,7 +6,7 @@ more waits, and how many packets were lost so far.
 
 from __future__ import annotations
 
-from captures.live.capture_queue import CaptureQueue
+from kwire.captures.live.capture_queue import CaptureQueue
 
 _PATIENCE_SECONDS = 3600.0
 """Looked at again after so long; what comes wakes us."""

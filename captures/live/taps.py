@@ -13,7 +13,7 @@ from collections.abc import Callable
 from time import monotonic, time_ns
 from typing import Final, NamedTuple, Protocol
 
-from captures.errors import CaptureError
+from kwire.captures.errors import CaptureError
 
 SNAPLEN: Final = 262_144
 """Bytes kept of a packet, tcpdump's default: cards that join segments hand up "packets" of 64 KiB and more."""

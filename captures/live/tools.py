@@ -20,9 +20,9 @@ from typing import Final
 
 import numpy as np
 
-from captures.errors import CaptureError
-from captures.live import interfaces
-from captures.live.taps import (
+from kwire.captures.errors import CaptureError
+from kwire.captures.live import interfaces
+from kwire.captures.live.taps import (
     BUFFER_BYTES,
     HEADER,
     MICROSECONDS,
@@ -61,7 +61,7 @@ def arguments(tool: str, interface: str, expression: str, snaplen: int) -> list[
     if tool == "dumpcap":
         head = ["dumpcap", "-q", "-P", "-w", "-", "-i", interface, "-s", str(snaplen), "-B", str(mebibytes)]
         return [*head, *(["-f", expression] if expression else [])]
-    return [sys.executable, "-m", "captures.live.by_scapy", interface, expression, str(snaplen)]
+    return [sys.executable, "-m", "kwire.captures.live.by_scapy", interface, expression, str(snaplen)]
 
 
 class Tool:
@@ -137,8 +137,8 @@ class Tool:
                 self.problem = f"{self.how} ended" + (f": {lines[0]}" if lines else "")
             self._count()  # before it is over: whoever takes the last packet asks what was lost
             return None
-        from captures.files.layouts import LARGEST_RECORD_BYTES
-        from captures.live import records  # kernels, which are kept for the user whom we are by now
+        from kwire.captures.files.layouts import LARGEST_RECORD_BYTES
+        from kwire.captures.live import records  # kernels, which are kept for the user whom we are by now
 
         data = self._rest + more
         end, packets, _ = records.fit(

@@ -14,10 +14,10 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
-from captures.errors import CaptureError
-from captures.tls import evp
-from captures.tls.derivation import KeyBlock, expand_label, following, key_block
-from captures.tls.suites import CBC, CCM, CHACHA, GCM, SUITES, Suite
+from kwire.captures.errors import CaptureError
+from kwire.captures.tls import evp
+from kwire.captures.tls.derivation import KeyBlock, expand_label, following, key_block
+from kwire.captures.tls.suites import CBC, CCM, CHACHA, GCM, SUITES, Suite
 
 TLS13: Final = 0x0304
 HEADER: Final = 5

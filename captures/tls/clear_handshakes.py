@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from captures import stream_tables as t
-from captures.streams import Segments
-from captures.tls.detection import TlsDetector
-from captures.tls.direction import Row
-from captures.tls.keylog import KeyLog
-from captures.tls.session import Session
+from kwire.captures import stream_tables as t
+from kwire.captures.streams import Segments
+from kwire.captures.tls.detection import TlsDetector
+from kwire.captures.tls.direction import Row
+from kwire.captures.tls.keylog import KeyLog
+from kwire.captures.tls.session import Session
 
 
 class _Nobody:

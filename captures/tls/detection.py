@@ -4,7 +4,7 @@ In: rows of `Segments` with their bytes, from the connection's first payload on.
 row, how many bytes stand before it. Rules
 
 - TLS begins with a handshake record that holds a hello (RFC 8446, 5.1), at once or behind what a balancer or a proxy is
-  told (`captures.prefixes`).
+  told (`kwire.captures.prefixes`).
 - Where more bytes are needed to know, rows wait here; what becomes of them does not depend on how they are cut up.
 """
 
@@ -14,9 +14,9 @@ from typing import Final
 
 import numpy as np
 
-from captures.prefixes import CONNECT, MAX_HEAD, MORE_BYTES, SOCKS5, broker_prefix, client_prefix
-from captures.stream_tables import SEG_AT, SEG_KEY, SEG_LENGTH
-from captures.tls.direction import Row
+from kwire.captures.prefixes import CONNECT, MAX_HEAD, MORE_BYTES, SOCKS5, broker_prefix, client_prefix
+from kwire.captures.stream_tables import SEG_AT, SEG_KEY, SEG_LENGTH
+from kwire.captures.tls.direction import Row
 
 HEAD: Final = 6
 """Bytes that tell a handshake record: its header, and the type of the message in it."""

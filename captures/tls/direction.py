@@ -1,6 +1,6 @@
 """State of one direction of a TLS connection.
 
-In and out: the state as `captures.tls.session` and `captures.tls.runs` change it. Rule: offsets count the direction's
+In and out: the state as `kwire.captures.tls.session` and `kwire.captures.tls.runs` change it. Rule: offsets count the direction's
 bytes from the first that was seen, holes included.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from captures.stream_tables import SEG_AT, SEG_LENGTH, SEG_SOURCE
-from captures.tls.ciphers import HEADER, Opener
+from kwire.captures.stream_tables import SEG_AT, SEG_LENGTH, SEG_SOURCE
+from kwire.captures.tls.ciphers import HEADER, Opener
 
 Row = list[int]
 """A row of `Segments`."""

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from captures.kernels import COMPILED
-from captures.tls.suites import CHACHA, GCM
+from kwire.captures.kernels import COMPILED
+from kwire.captures.tls.suites import CHACHA, GCM
 
 INIT, UPDATE, CONTROL, FINAL = range(4)
 """Places in `functions()`."""

@@ -18,7 +18,7 @@ import stat
 from collections.abc import Sequence
 from typing import Final
 
-from captures.errors import CaptureError
+from kwire.captures.errors import CaptureError
 
 MASTER: Final = "CLIENT_RANDOM"
 EARLY: Final = "CLIENT_EARLY_TRAFFIC_SECRET"

@@ -17,10 +17,10 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from captures.tls.ciphers import Opened, Opener13
-from captures.tls.derivation import expand_label
-from captures.tls.keylog import TRAFFIC, KeyLog
-from captures.tls.suites import BY_SECRET, GCM, SUITES
+from kwire.captures.tls.ciphers import Opened, Opener13
+from kwire.captures.tls.derivation import expand_label
+from kwire.captures.tls.keylog import TRAFFIC, KeyLog
+from kwire.captures.tls.suites import BY_SECRET, GCM, SUITES
 
 MOST_NUMBERS: Final = 1 << 24
 """Sequence numbers tried for one connection, over all secrets: some seconds."""

@@ -4,7 +4,7 @@ In: a window's rows, and directions whose traffic keys are at hand, each with wh
 plaintext, in the order in which their records became whole. Rules
 
 - A direction stops before its first record that does not authenticate, or holds anything but application data, and
-  before its first row that is no payload; `captures.tls.session` goes on there, as if nothing had been done before. The
+  before its first row that is no payload; `kwire.captures.tls.session` goes on there, as if nothing had been done before. The
   reference implementation of this is the session itself.
 - All directions of a window are one call: what happens between calls is Python's, of which only one thread has a turn.
 """
@@ -16,12 +16,12 @@ from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 
-from captures import stream_tables as t
-from captures.kernels import Bytes, Int, Table, address_of, call_at, copy_bytes, inline, kernel
-from captures.tls.ciphers import Keys
-from captures.tls.direction import BYTES_PER_TRIAL, LARGEST, Direction
-from captures.tls.direction import HELD as HELD
-from captures.tls.evp import CONTROL, FINAL, INIT, UPDATE, functions
+from kwire.captures import stream_tables as t
+from kwire.captures.kernels import Bytes, Int, Table, address_of, call_at, copy_bytes, inline, kernel
+from kwire.captures.tls.ciphers import Keys
+from kwire.captures.tls.direction import BYTES_PER_TRIAL, LARGEST, Direction
+from kwire.captures.tls.direction import HELD as HELD
+from kwire.captures.tls.evp import CONTROL, FINAL, INIT, UPDATE, functions
 
 (
     D_CONTEXT,
@@ -47,7 +47,7 @@ CONTEXT, NUMBER, TLS13, EXPLICIT, LARGEST  the context's address, the next seque
 ENTRY, BYTE  the entry of `Entries` (-1: none yet), and the byte in it, where the next record begins
 HAVE, NEED   bytes from there on, and how many it takes to go on
 LAST, WHOLE  its newest entry (-1: none), and how many rows of the window were worked on
-TAKEN, TRIALS, GIVEN  bytes of those rows, what they pay for (`captures.tls.direction`), bytes of text
+TAKEN, TRIALS, GIVEN  bytes of those rows, what they pay for (`kwire.captures.tls.direction`), bytes of text
 STOPPED      what comes next is to be looked at by itself
 """
 D_COLUMNS: Final = 15

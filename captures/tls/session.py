@@ -23,16 +23,16 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from captures.stream_tables import SEG_COMPLETED_BY, SEG_KEY, SEG_LENGTH, SEG_PACKET_INDEX
-from captures.tls import hello
-from captures.tls.alerts import SEALED, alert_name, fatal
-from captures.tls.ciphers import HEADER, TLS13, Keys, Opened, Opener, Opener13, opener12
-from captures.tls.direction import BYTES_PER_TRIAL, EARLY_DATA, LARGEST, SHAKING, TRAFFIC_DATA, Direction, Row
-from captures.tls.keylog import EARLY, HANDSHAKE, MASTER, SESSION, TRAFFIC, KeyLog
-from captures.tls.midstream import MOST_SECRETS, Search, guesses
-from captures.tls.runs import Run
-from captures.tls.runs import Sink as Many
-from captures.tls.suites import BY_SECRET, SUITES
+from kwire.captures.stream_tables import SEG_COMPLETED_BY, SEG_KEY, SEG_LENGTH, SEG_PACKET_INDEX
+from kwire.captures.tls import hello
+from kwire.captures.tls.alerts import SEALED, alert_name, fatal
+from kwire.captures.tls.ciphers import HEADER, TLS13, Keys, Opened, Opener, Opener13, opener12
+from kwire.captures.tls.direction import BYTES_PER_TRIAL, EARLY_DATA, LARGEST, SHAKING, TRAFFIC_DATA, Direction, Row
+from kwire.captures.tls.keylog import EARLY, HANDSHAKE, MASTER, SESSION, TRAFFIC, KeyLog
+from kwire.captures.tls.midstream import MOST_SECRETS, Search, guesses
+from kwire.captures.tls.runs import Run
+from kwire.captures.tls.runs import Sink as Many
+from kwire.captures.tls.suites import BY_SECRET, SUITES
 
 UNKNOWN: Final = 1 << 40
 """Size of a hole of which nobody knows how much plaintext it took: more than any frame, so that none is followed

@@ -20,14 +20,14 @@ from typing import Final
 
 import numpy as np
 
-from captures import stream_tables as t
-from captures.streams import Segments
-from captures.tls.ciphers import Keys
-from captures.tls.detection import HEAD, TlsDetector, begins_tls, may_follow
-from captures.tls.direction import LARGEST, Direction, Row
-from captures.tls.keylog import TRAFFIC, KeyLog
-from captures.tls.runs import Output, Sources, opened
-from captures.tls.session import Session
+from kwire.captures import stream_tables as t
+from kwire.captures.streams import Segments
+from kwire.captures.tls.ciphers import Keys
+from kwire.captures.tls.detection import HEAD, TlsDetector, begins_tls, may_follow
+from kwire.captures.tls.direction import LARGEST, Direction, Row
+from kwire.captures.tls.keylog import TRAFFIC, KeyLog
+from kwire.captures.tls.runs import Output, Sources, opened
+from kwire.captures.tls.session import Session
 
 _NEW, _PLAIN, _TLS = 0, 1, 2
 
@@ -167,7 +167,7 @@ class Stage:
         self, segments: Segments, blocks: Sequence[tuple[int, bytes]] = (), connections: np.ndarray | None = None
     ) -> Segments:
         """One window. `blocks`: all secrets that pcapng files brought so far, each with the ordinal of the packet that
-        comes next; `connections`: the rows of `captures.streams` by slot, where those matter that the capture did not
+        comes next; `connections`: the rows of `kwire.captures.streams` by slot, where those matter that the capture did not
         see begin."""
         self.over = {}
         self._connections = connections

@@ -1,6 +1,6 @@
 """Collect what a target acknowledged in a replay: each record, and the offset at which it must be.
 
-In: the pairs of a RUN (`replay.diff.pairs`). Out: a `Partition` for each topic-partition; told what was read of it, it
+In: the pairs of a RUN (`kwire.replay.diff.pairs`). Out: a `Partition` for each topic-partition; told what was read of it, it
 says what is missing and what is out of order. Pure. Rules: a record is there if its key, value and headers lie at the
 offset that the target gave for it, and no other one counts for it; of an order only what one producer (without an id:
 one client, on connections of which one had ended before the next wrote there) had stored when captured is a promise;
@@ -18,10 +18,10 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from analyzer.protocol import api_keys
-from replay.diff.correspondence import TopicNames
-from replay.diff.pairs import Pair, decode
-from replay.diff.record_facts import DIGEST, FORMS, Form, Numbers, Reader, Record
+from kwire.analyzer.protocol import api_keys
+from kwire.replay.diff.correspondence import TopicNames
+from kwire.replay.diff.pairs import Pair, decode
+from kwire.replay.diff.record_facts import DIGEST, FORMS, Form, Numbers, Reader, Record
 
 Where = tuple[str, int]
 

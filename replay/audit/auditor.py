@@ -14,14 +14,14 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from analyzer.dataset import dataset, tables
-from analyzer.protocol import api_keys
-from replay.audit import log_reader
-from replay.audit.acknowledged import acknowledged
-from replay.diff import pairs
-from replay.send import link
-from replay.send import target as targets
-from replay.send.reach import Reach
+from kwire.analyzer.dataset import dataset, tables
+from kwire.analyzer.protocol import api_keys
+from kwire.replay.audit import log_reader
+from kwire.replay.audit.acknowledged import acknowledged
+from kwire.replay.diff import pairs
+from kwire.replay.send import link
+from kwire.replay.send import target as targets
+from kwire.replay.send.reach import Reach
 
 TABLE: Final = "audit"
 _TIMEOUT: Final = 10.0

@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from analyzer.protocol import api_keys, errors
-from analyzer.protocol.tree import Body
-from replay.audit.acknowledged import Partition, Where
-from replay.diff.record_facts import Reader
-from replay.plan import batches, convert
-from replay.send.channel import ChannelClosedError
-from replay.send.link import LinkError
-from replay.send.target import Target
+from kwire.analyzer.protocol import api_keys, errors
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay.audit.acknowledged import Partition, Where
+from kwire.replay.diff.record_facts import Reader
+from kwire.replay.plan import batches, convert
+from kwire.replay.send.channel import ChannelClosedError
+from kwire.replay.send.link import LinkError
+from kwire.replay.send.target import Target
 
 PATIENCE: Final = 10.0
 """Seconds for which what is not there yet is waited for, and one answer."""

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from replay.diff.correspondence import Partition
-from replay.diff.differences import Difference
-from replay.diff.pairs import Pair, RunFacts
-from replay.diff.record_facts import FORMS
+from kwire.replay.diff.correspondence import Partition
+from kwire.replay.diff.differences import Difference
+from kwire.replay.diff.pairs import Pair, RunFacts
+from kwire.replay.diff.record_facts import FORMS
 
 MISSING: Final = "acknowledged records missing"
 UNCLAIMED: Final = "more records than acknowledged"

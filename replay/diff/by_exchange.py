@@ -10,9 +10,9 @@ import os
 from collections.abc import Iterable
 from typing import Final
 
-from replay.diff import pairs, text
-from replay.diff.compare import compare
-from replay.diff.differences import Difference, Differences, grouped
+from kwire.replay.diff import pairs, text
+from kwire.replay.diff.compare import compare
+from kwire.replay.diff.differences import Difference, Differences, grouped
 
 MOST: Final = 100_000
 """Exchanges of which differences are listed, and at most so many of each."""

@@ -20,17 +20,17 @@ from typing import Any, Final
 
 import numpy as np
 
-from analyzer.protocol import api_keys, errors, schema
-from analyzer.protocol.topic_lists import topics_of
-from replay.diff import audit_results, reader_progress
-from replay.diff import noise as noises
-from replay.diff.correspondence import Correspondence, Group
-from replay.diff.differences import Difference, Differences
-from replay.diff.equality import alike
-from replay.diff.fields import ERRORS_ONLY, NOISE, PRESENT, Fact, Facts, Kind, Naming, Place, facts, paths
-from replay.diff.latencies import Both, Latencies
-from replay.diff.learning import learn, texts_of
-from replay.diff.pairs import COMPARABLE, Pair, Pairs, Side
+from kwire.analyzer.protocol import api_keys, errors, schema
+from kwire.analyzer.protocol.topic_lists import topics_of
+from kwire.replay.diff import audit_results, reader_progress
+from kwire.replay.diff import noise as noises
+from kwire.replay.diff.correspondence import Correspondence, Group
+from kwire.replay.diff.differences import Difference, Differences
+from kwire.replay.diff.equality import alike
+from kwire.replay.diff.fields import ERRORS_ONLY, NOISE, PRESENT, Fact, Facts, Kind, Naming, Place, facts, paths
+from kwire.replay.diff.latencies import Both, Latencies
+from kwire.replay.diff.learning import learn, texts_of
+from kwire.replay.diff.pairs import COMPARABLE, Pair, Pairs, Side
 
 PARTITIONS: Final = "topics.partitions"
 TOPIC_ERROR: Final = "topics.errorCode"

@@ -15,14 +15,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from analyzer.frame.spill import Heap
-from analyzer.protocol import api_keys as names
-from analyzer.protocol import tree
-from analyzer.protocol.schema import ZERO_UUID
-from analyzer.protocol.topic_lists import topics_of
-from replay.diff.offsets import LEFT, RIGHT, OffsetRanges, Seen, Stored, StoredBatches
-from replay.diff.pairs import Pair, Side
-from replay.diff.record_facts import Numbers, Reader, Record
+from kwire.analyzer.frame.spill import Heap
+from kwire.analyzer.protocol import api_keys as names
+from kwire.analyzer.protocol import tree
+from kwire.analyzer.protocol.schema import ZERO_UUID
+from kwire.analyzer.protocol.topic_lists import topics_of
+from kwire.replay.diff.offsets import LEFT, RIGHT, OffsetRanges, Seen, Stored, StoredBatches
+from kwire.replay.diff.pairs import Pair, Side
+from kwire.replay.diff.record_facts import Numbers, Reader, Record
 
 _ABORT = "abort"
 _READ_COMMITTED = 1

@@ -18,15 +18,15 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from analyzer.protocol import api_keys, program
-from analyzer.protocol.program import FieldInfo
-from analyzer.protocol.project import FieldRows, decode_rows
-from analyzer.protocol.schema import NO_API, RESPONSE
-from replay.diff.fields import NOISE, Kind, identifies, kind_of
-from replay.diff.pairs import Block
-from replay.diff.partition_rows import MAX_ROWS, TopicColumn
-from replay.diff.stored_run import Flags, Heap, Numbers
-from replay.diff.topic_texts import Texts
+from kwire.analyzer.protocol import api_keys, program
+from kwire.analyzer.protocol.program import FieldInfo
+from kwire.analyzer.protocol.project import FieldRows, decode_rows
+from kwire.analyzer.protocol.schema import NO_API, RESPONSE
+from kwire.replay.diff.fields import NOISE, Kind, identifies, kind_of
+from kwire.replay.diff.pairs import Block
+from kwire.replay.diff.partition_rows import MAX_ROWS, TopicColumn
+from kwire.replay.diff.stored_run import Flags, Heap, Numbers
+from kwire.replay.diff.topic_texts import Texts
 
 (SAME, IGNORED, COUNTED, TOPIC, TOPIC_ID, APPENDED, COMMITTED) = range(7)
 """What a field's values must be for an answer to be plainly the same: the same; anything; anything, but counted; the

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from analyzer.protocol import api_keys as names
-from analyzer.protocol import schema
-from analyzer.protocol.program import FieldInfo
-from analyzer.protocol.schema import RESPONSE, ZERO_UUID, Field
-from analyzer.protocol.tree import Body
+from kwire.analyzer.protocol import api_keys as names
+from kwire.analyzer.protocol import schema
+from kwire.analyzer.protocol.program import FieldInfo
+from kwire.analyzer.protocol.schema import RESPONSE, ZERO_UUID, Field
+from kwire.analyzer.protocol.tree import Body
 
 
 class Kind(Enum):

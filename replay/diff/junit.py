@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from typing import Final
 from xml.etree import ElementTree
 
-from analyzer.common.escapes import printable
-from analyzer.protocol import schema
-from replay.diff.compare import Comparison
-from replay.diff.differences import Grouped, grouped
-from replay.diff.latencies import SLOWER
-from replay.diff.text import group_lines, verdict
+from kwire.analyzer.common.escapes import printable
+from kwire.analyzer.protocol import schema
+from kwire.replay.diff.compare import Comparison
+from kwire.replay.diff.differences import Grouped, grouped
+from kwire.replay.diff.latencies import SLOWER
+from kwire.replay.diff.text import group_lines, verdict
 
 _SUITE: Final = "kwire diff"
 _AUDIT: Final = "acknowledged records"

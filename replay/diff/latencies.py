@@ -13,12 +13,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from analyzer.protocol import schema
-from replay.diff import slower
-from replay.diff.differences import Difference
-from replay.diff.noise import Noise, Shift
-from replay.diff.pairs import Block, Pair, Pairs
-from replay.diff.stored_run import Flags
+from kwire.analyzer.protocol import schema
+from kwire.replay.diff import slower
+from kwire.replay.diff.differences import Difference
+from kwire.replay.diff.noise import Noise, Shift
+from kwire.replay.diff.pairs import Block, Pair, Pairs
+from kwire.replay.diff.stored_run import Flags
 
 SLOWER: Final = "slower"
 """The kind of difference that an API is which is slower beyond noise."""

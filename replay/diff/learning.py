@@ -12,18 +12,25 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from analyzer.protocol import api_keys
-from analyzer.protocol.project import Messages, Projection, project
-from analyzer.protocol.schema import REQUEST, RESPONSE
-from analyzer.protocol.topic_lists import RESPONSE_LISTS, lists_of
-from captures.kernels import NULL
-from replay.diff.correspondence import STEPS, Correspondence, learn_names, learn_step
-from replay.diff.offsets import Stored
-from replay.diff.pairs import Block, Pair, Pairs
-from replay.diff.partition_rows import MAX_ROWS, PartitionRows, partition_paths, partition_rows, topic_paths, topic_rows
-from replay.diff.record_facts import DIGEST
-from replay.diff.stored_run import Flags, Numbers
-from replay.diff.topic_texts import Texts
+from kwire.analyzer.protocol import api_keys
+from kwire.analyzer.protocol.project import Messages, Projection, project
+from kwire.analyzer.protocol.schema import REQUEST, RESPONSE
+from kwire.analyzer.protocol.topic_lists import RESPONSE_LISTS, lists_of
+from kwire.captures.kernels import NULL
+from kwire.replay.diff.correspondence import STEPS, Correspondence, learn_names, learn_step
+from kwire.replay.diff.offsets import Stored
+from kwire.replay.diff.pairs import Block, Pair, Pairs
+from kwire.replay.diff.partition_rows import (
+    MAX_ROWS,
+    PartitionRows,
+    partition_paths,
+    partition_rows,
+    topic_paths,
+    topic_rows,
+)
+from kwire.replay.diff.record_facts import DIGEST
+from kwire.replay.diff.stored_run import Flags, Numbers
+from kwire.replay.diff.topic_texts import Texts
 
 _STORED: Final = ("errorCode", "baseOffset", "logAppendTimeMs")
 _READ: Final = ("records", "abortedTransactions")

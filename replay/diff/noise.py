@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from replay.diff.differences import Difference, Grouped
+from kwire.replay.diff.differences import Difference, Grouped
 
 CONFIDENCE: Final = 0.95
 SHARE: Final = 0.2

@@ -17,8 +17,8 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from analyzer.frame.spill import GrowingBytes, Heap, concat
-from replay.diff.record_facts import DIGEST, Numbers, Record
+from kwire.analyzer.frame.spill import GrowingBytes, Heap, concat
+from kwire.replay.diff.record_facts import DIGEST, Numbers, Record
 
 
 class Stored(NamedTuple):

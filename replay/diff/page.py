@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from typing import Any, Final
 
-from analyzer.common.escapes import printable
-from replay.diff import noise
-from replay.diff.audit_results import Audited
-from replay.diff.compare import Comparison
-from replay.diff.differences import RULES, Difference, Grouped, grouped
-from replay.diff.pairs import Pair, Side
-from replay.diff.text import consequence_text, group_title, quantiles, summary_lines, verdict
+from kwire.analyzer.common.escapes import printable
+from kwire.replay.diff import noise
+from kwire.replay.diff.audit_results import Audited
+from kwire.replay.diff.compare import Comparison
+from kwire.replay.diff.differences import RULES, Difference, Grouped, grouped
+from kwire.replay.diff.pairs import Pair, Side
+from kwire.replay.diff.text import consequence_text, group_title, quantiles, summary_lines, verdict
 
 _MOST: Final = 4_000
 """Characters of a body that a page shows."""

@@ -15,12 +15,12 @@ from typing import Any, Final, overload
 
 import numpy as np
 
-from analyzer.dataset.dataset import DatasetError
-from analyzer.protocol import api_keys as names
-from analyzer.protocol import schema, tree
-from analyzer.protocol.decoding import OK
-from analyzer.protocol.project import Frame
-from replay.diff.stored_run import ConnectionNames, Flags, Numbers, Part, Run
+from kwire.analyzer.dataset.dataset import DatasetError
+from kwire.analyzer.protocol import api_keys as names
+from kwire.analyzer.protocol import schema, tree
+from kwire.analyzer.protocol.decoding import OK
+from kwire.analyzer.protocol.project import Frame
+from kwire.replay.diff.stored_run import ConnectionNames, Flags, Numbers, Part, Run
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Read topics and partitions of many Produce and Fetch messages as columns.
 
-In: a projection (`analyzer.protocol.project`) of the messages. Out: rows of topics, and of partitions. Pure.
+In: a projection (`kwire.analyzer.protocol.project`) of the messages. Out: rows of topics, and of partitions. Pure.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from analyzer.protocol.project import Column, Flags, Messages, Numbers, Projection
-from analyzer.protocol.topic_lists import TopicField
-from replay.diff.stored_run import Heap
+from kwire.analyzer.protocol.project import Column, Flags, Messages, Numbers, Projection
+from kwire.analyzer.protocol.topic_lists import TopicField
+from kwire.replay.diff.stored_run import Heap
 
 MAX_ROWS: Final = 1 << 20
 """Rows of the messages that are decoded together; messages beyond are left to be decoded one by one."""

@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from replay.diff.correspondence import Correspondence, Partition, Reading
-from replay.diff.differences import Difference
-from replay.diff.pairs import Pair
-from replay.diff.record_facts import FORMS, Form
+from kwire.replay.diff.correspondence import Correspondence, Partition, Reading
+from kwire.replay.diff.differences import Difference
+from kwire.replay.diff.pairs import Pair
+from kwire.replay.diff.record_facts import FORMS, Form
 
 UNREAD_SHARE: Final = 0.1
 UNREAD_RECORDS: Final = 100

@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from analyzer.records import batch_reader as opening
-from analyzer.records.batches import (
+from kwire.analyzer.records import batch_reader as opening
+from kwire.analyzer.records.batches import (
     B_ATTRIBUTES,
     B_MAGIC,
     B_PRODUCER_ID,
@@ -27,7 +27,7 @@ from analyzer.records.batches import (
     batches,
     view,
 )
-from captures.kernels import NULL
+from kwire.captures.kernels import NULL
 
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

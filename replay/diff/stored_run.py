@@ -24,11 +24,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from analyzer.dataset.dataset import DatasetError, StoredDataset, open_dataset, readable
-from analyzer.dataset.tables import REPLAYED
-from analyzer.frame import spill
-from analyzer.protocol.project import Messages
-from analyzer.protocol.schema import REQUEST, RESPONSE, ZERO_UUID
+from kwire.analyzer.dataset.dataset import DatasetError, StoredDataset, open_dataset, readable
+from kwire.analyzer.dataset.tables import REPLAYED
+from kwire.analyzer.frame import spill
+from kwire.analyzer.protocol.project import Messages
+from kwire.analyzer.protocol.schema import REQUEST, RESPONSE, ZERO_UUID
 
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

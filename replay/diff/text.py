@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from analyzer.common.escapes import printable
-from analyzer.protocol import schema
-from replay.diff import noise
-from replay.diff.audit_results import Audited
-from replay.diff.compare import Comparison
-from replay.diff.differences import RULES, Consequence, Difference, Grouped, grouped
+from kwire.analyzer.common.escapes import printable
+from kwire.analyzer.protocol import schema
+from kwire.replay.diff import noise
+from kwire.replay.diff.audit_results import Audited
+from kwire.replay.diff.compare import Comparison
+from kwire.replay.diff.differences import RULES, Consequence, Difference, Grouped, grouped
 
 _CONSEQUENCES: Final = 6
 """Kinds of what follows from a difference that are listed; the others are counted."""

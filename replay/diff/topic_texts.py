@@ -11,10 +11,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from analyzer.protocol.schema import ZERO_UUID
-from replay.diff.correspondence import Correspondence
-from replay.diff.partition_rows import TopicColumn
-from replay.diff.stored_run import Numbers
+from kwire.analyzer.protocol.schema import ZERO_UUID
+from kwire.replay.diff.correspondence import Correspondence
+from kwire.replay.diff.partition_rows import TopicColumn
+from kwire.replay.diff.stored_run import Numbers
 
 
 class Texts:

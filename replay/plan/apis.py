@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from analyzer.protocol import api_keys
+from kwire.analyzer.protocol import api_keys
 
 GROUP_HEARTBEATS: Final = (api_keys.CONSUMER_GROUP_HEARTBEAT, api_keys.SHARE_GROUP_HEARTBEAT)
 """Heartbeats by which members join, stay and leave if the broker assigns partitions (KIP-848, KIP-932)."""

@@ -15,8 +15,8 @@ from typing import Final
 
 import crc32c
 
-from analyzer.records import codecs
-from analyzer.records.batches import Limits
+from kwire.analyzer.records import codecs
+from kwire.analyzer.records.batches import Limits
 
 HEADER: Final = 61
 NO_PRODUCER: Final = -1

@@ -12,17 +12,17 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from analyzer.protocol import api_keys
-from analyzer.protocol.schema import ZERO_UUID
-from analyzer.protocol.topic_lists import RESPONSE_LISTS, structs, topics_of
-from analyzer.protocol.tree import Body
-from replay.plan import apis, batches
-from replay.plan.config_changes import ConfigRequest, Settings, changed
-from replay.plan.early_members import Early
-from replay.plan.sessions import Decoded, decoded
+from kwire.analyzer.protocol import api_keys
+from kwire.analyzer.protocol.schema import ZERO_UUID
+from kwire.analyzer.protocol.topic_lists import RESPONSE_LISTS, structs, topics_of
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay.plan import apis, batches
+from kwire.replay.plan.config_changes import ConfigRequest, Settings, changed
+from kwire.replay.plan.early_members import Early
+from kwire.replay.plan.sessions import Decoded, decoded
 
 if TYPE_CHECKING:
-    from analyzer.analysis.traffic_summary import TopicActivity
+    from kwire.analyzer.analysis.traffic_summary import TopicActivity
 
 
 @dataclass(frozen=True, slots=True)

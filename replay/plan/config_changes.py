@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from analyzer.protocol import api_keys
-from analyzer.protocol.tree import Body
+from kwire.analyzer.protocol import api_keys
+from kwire.analyzer.protocol.tree import Body
 
 Settings = dict[str, str | None]
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from analyzer.protocol import api_keys, schema, tree
-from analyzer.protocol.schema import REQUEST, ZERO_UUID, Field
-from analyzer.protocol.tree import Body
+from kwire.analyzer.protocol import api_keys, schema, tree
+from kwire.analyzer.protocol.schema import REQUEST, ZERO_UUID, Field
+from kwire.analyzer.protocol.tree import Body
 
 
 class ConversionError(ValueError):

@@ -10,22 +10,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from analyzer.protocol import api_keys, errors, tree
-from analyzer.protocol.schema import REQUEST
-from analyzer.protocol.topic_lists import RESPONSE_LISTS, structs, topics_of
-from analyzer.protocol.tree import Body
-from replay.plan import apis, batches, convert, produce_requests, sessions
-from replay.plan.apis import Policy, Route
-from replay.plan.cluster import Cluster
-from replay.plan.early_members import speakers
-from replay.plan.first_pass import FirstPass
-from replay.plan.order import Order
-from replay.plan.owned_names import OwnedNames
-from replay.plan.produce_requests import FastPath
-from replay.plan.sessions import Decoded, Request, Session
-from replay.plan.steps import Plan, Skip, Step
-from replay.plan.topic_partitions import NAME, name_answer, name_topics, named, subset
-from replay.plan.values import NO_COORDINATOR, Offers
+from kwire.analyzer.protocol import api_keys, errors, tree
+from kwire.analyzer.protocol.schema import REQUEST
+from kwire.analyzer.protocol.topic_lists import RESPONSE_LISTS, structs, topics_of
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay.plan import apis, batches, convert, produce_requests, sessions
+from kwire.replay.plan.apis import Policy, Route
+from kwire.replay.plan.cluster import Cluster
+from kwire.replay.plan.early_members import speakers
+from kwire.replay.plan.first_pass import FirstPass
+from kwire.replay.plan.order import Order
+from kwire.replay.plan.owned_names import OwnedNames
+from kwire.replay.plan.produce_requests import FastPath
+from kwire.replay.plan.sessions import Decoded, Request, Session
+from kwire.replay.plan.steps import Plan, Skip, Step
+from kwire.replay.plan.topic_partitions import NAME, name_answer, name_topics, named, subset
+from kwire.replay.plan.values import NO_COORDINATOR, Offers
 
 
 @dataclass(frozen=True, slots=True)

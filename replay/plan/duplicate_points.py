@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from analyzer.protocol import api_keys
-from replay.plan import apis, decisions
-from replay.plan.sessions import Decoded, Request, Session
+from kwire.analyzer.protocol import api_keys
+from kwire.replay.plan import apis, decisions
+from kwire.replay.plan.sessions import Decoded, Request, Session
 
 APART: Final = 60 * 10**9
 """Nanoseconds between the two times of a request: clocks of two machines, and the path between them."""

@@ -13,12 +13,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from analyzer.protocol import api_keys, errors
-from analyzer.protocol.encoding import encode_data
-from analyzer.protocol.schema import ZERO_UUID
-from analyzer.protocol.topic_lists import topics_of
-from analyzer.protocol.tree import Body
-from replay.plan import apis
+from kwire.analyzer.protocol import api_keys, errors
+from kwire.analyzer.protocol.encoding import encode_data
+from kwire.analyzer.protocol.schema import ZERO_UUID
+from kwire.analyzer.protocol.topic_lists import topics_of
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay.plan import apis
 
 SESSION_TIMEOUT_MS: Final = 45_000
 REBALANCE_TIMEOUT_MS: Final = 300_000

@@ -14,13 +14,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from analyzer.protocol import api_keys
-from analyzer.protocol.tree import Body
-from replay.plan import batches
-from replay.plan.batches import Batch
-from replay.plan.cluster import Cluster
-from replay.plan.sessions import Decoded, Session
-from replay.plan.topic_partitions import Partition, answered, name_answer, name_topics
+from kwire.analyzer.protocol import api_keys
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay.plan import batches
+from kwire.replay.plan.batches import Batch
+from kwire.replay.plan.cluster import Cluster
+from kwire.replay.plan.sessions import Decoded, Session
+from kwire.replay.plan.topic_partitions import Partition, answered, name_answer, name_topics
 
 _READS: Final = (api_keys.FETCH, api_keys.SHARE_FETCH)
 _CODEC: Final = 7

@@ -12,16 +12,16 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from analyzer.protocol import api_keys, errors
-from analyzer.protocol.topic_lists import topics_of
-from replay.plan import apis, convert, early_members
-from replay.plan.cluster import Cluster, Learning
-from replay.plan.early_members import EarlyMembers, MemberRequest
-from replay.plan.record_times import Times, note
-from replay.plan.sessions import Decoded
+from kwire.analyzer.protocol import api_keys, errors
+from kwire.analyzer.protocol.topic_lists import topics_of
+from kwire.replay.plan import apis, convert, early_members
+from kwire.replay.plan.cluster import Cluster, Learning
+from kwire.replay.plan.early_members import EarlyMembers, MemberRequest
+from kwire.replay.plan.record_times import Times, note
+from kwire.replay.plan.sessions import Decoded
 
 if TYPE_CHECKING:
-    from analyzer.analysis.traffic_summary import TopicActivity
+    from kwire.analyzer.analysis.traffic_summary import TopicActivity
 
 _OF_GROUPS: Final = frozenset(
     (

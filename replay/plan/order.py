@@ -23,13 +23,13 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from analyzer.protocol import api_keys
-from analyzer.protocol.topic_lists import topics_of
-from analyzer.protocol.tree import Body
-from replay.plan import batches
-from replay.plan.produce_requests import FastPath
-from replay.plan.sessions import Decoded
-from replay.plan.topic_partitions import NAME
+from kwire.analyzer.protocol import api_keys
+from kwire.analyzer.protocol.topic_lists import topics_of
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay.plan import batches
+from kwire.replay.plan.produce_requests import FastPath
+from kwire.replay.plan.sessions import Decoded
+from kwire.replay.plan.topic_partitions import NAME
 
 _EXCLUSIVE_GROUP: Final = frozenset(
     (

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from analyzer.protocol import api_keys
-from analyzer.protocol.topic_lists import topics_of
-from analyzer.protocol.tree import Body
-from replay.plan.config_changes import GROUP_RESOURCE
-from replay.plan.renaming import Renaming
+from kwire.analyzer.protocol import api_keys
+from kwire.analyzer.protocol.topic_lists import topics_of
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay.plan.config_changes import GROUP_RESOURCE
+from kwire.replay.plan.renaming import Renaming
 
 _TOPICS: Final = frozenset(
     (

@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from analyzer.protocol import api_keys
-from analyzer.protocol.tree import Body
-from replay.plan import batches
-from replay.plan.topic_partitions import NAME
+from kwire.analyzer.protocol import api_keys
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay.plan import batches
+from kwire.replay.plan.topic_partitions import NAME
 
 _FIRST: Final = 3
 _FIRST_FLEXIBLE: Final = 9

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from analyzer.protocol import api_keys
-from replay.plan import batches
-from replay.plan.steps import Plan
-from replay.plan.topic_partitions import NAME
+from kwire.analyzer.protocol import api_keys
+from kwire.replay.plan import batches
+from kwire.replay.plan.steps import Plan
+from kwire.replay.plan.topic_partitions import NAME
 
 
 @dataclass(slots=True)

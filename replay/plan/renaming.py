@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from analyzer.protocol import api_keys
-from analyzer.protocol.decoding import OK
-from analyzer.protocol.encoding import encode_request, encode_response
-from analyzer.protocol.tree import Body
-from replay.plan import batches
-from replay.plan.config_changes import GROUP_RESOURCE
-from replay.plan.sessions import Request, Session
+from kwire.analyzer.protocol import api_keys
+from kwire.analyzer.protocol.decoding import OK
+from kwire.analyzer.protocol.encoding import encode_request, encode_response
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay.plan import batches
+from kwire.replay.plan.config_changes import GROUP_RESOURCE
+from kwire.replay.plan.sessions import Request, Session
 
 COPY: Final = "copy-{}."
 """Prefix of a copy's names; the first copy is the capture itself."""

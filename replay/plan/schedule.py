@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from replay.plan.selection import moment
+from kwire.replay.plan.selection import moment
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,12 +17,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from analyzer.common.times import utc
-from analyzer.filter.evaluation import Filter, parse
-from analyzer.protocol import api_keys
-from captures.errors import KwireError
-from replay.plan import apis
-from replay.plan.sessions import Decoded, Request, Session
+from kwire.analyzer.common.times import utc
+from kwire.analyzer.filter.evaluation import Filter, parse
+from kwire.analyzer.protocol import api_keys
+from kwire.captures.errors import KwireError
+from kwire.replay.plan import apis
+from kwire.replay.plan.sessions import Decoded, Request, Session
 
 _TELLING: Final = frozenset(
     (

@@ -13,18 +13,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from analyzer.frame.cells import Row
-from analyzer.protocol import api_keys as apis
-from analyzer.protocol import tree
-from analyzer.protocol.decoding import OK
-from analyzer.protocol.project import Frame
-from analyzer.protocol.schema import REQUEST, RESPONSE
-from analyzer.protocol.tree import Body
-from replay.plan.produce_requests import FastPath
+from kwire.analyzer.frame.cells import Row
+from kwire.analyzer.protocol import api_keys as apis
+from kwire.analyzer.protocol import tree
+from kwire.analyzer.protocol.decoding import OK
+from kwire.analyzer.protocol.project import Frame
+from kwire.analyzer.protocol.schema import REQUEST, RESPONSE
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay.plan.produce_requests import FastPath
 
 if TYPE_CHECKING:
-    from analyzer.api import ChooseExchanges
-    from analyzer.pipeline.read_options import ReadOptions
+    from kwire.analyzer.api import ChooseExchanges
+    from kwire.analyzer.pipeline.read_options import ReadOptions
 
 _LOGINS = (apis.SASL_HANDSHAKE, apis.SASL_AUTHENTICATE)
 _EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
@@ -34,7 +34,7 @@ _EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 class Request:
     """One captured request with its answer.
 
-    - `row`: the columns of the table `exchanges` (a dict, or a row of `analyzer.frame.cells`)
+    - `row`: the columns of the table `exchanges` (a dict, or a row of `kwire.analyzer.frame.cells`)
     - `data`, `answer`: whole frames without their four bytes of length, None if not seen or not complete
     - `sent_ns`: first byte of the request; `answered_ns`: last byte of the response, None if there is none
     """
@@ -251,12 +251,12 @@ def read_exchanges(
 ) -> Iterator[CapturedExchange]:
     """Read the exchanges of captures, about in order of their requests, or (not `ordered`; stdin always) as they end.
 
-    `look`: as of `analyzer.api.light`; frames of Produce and Fetch are not kept then. Raises CaptureError and
+    `look`: as of `kwire.analyzer.api.light`; frames of Produce and Fetch are not kept then. Raises CaptureError and
     FilterError as `analyzer.exchanges` does.
     """
-    from analyzer import api
-    from analyzer.analysis import traffic_summary
-    from analyzer.analysis.logins import Login
+    from kwire.analyzer import api
+    from kwire.analyzer.analysis import traffic_summary
+    from kwire.analyzer.analysis.logins import Login
 
     logins: dict[tuple[str, str], Login] = {}
     bodies = None if look is None else traffic_summary.OTHERS

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from analyzer.protocol.tree import Body
-from replay.plan import convert
-from replay.plan.apis import Route
-from replay.plan.produce_requests import FastPath
-from replay.plan.sessions import Request
-from replay.plan.topic_partitions import name_topics
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay.plan import convert
+from kwire.replay.plan.apis import Route
+from kwire.replay.plan.produce_requests import FastPath
+from kwire.replay.plan.sessions import Request
+from kwire.replay.plan.topic_partitions import name_topics
 
 RULES: Final[dict[str, str]] = {
     # skipped by the plan

@@ -11,12 +11,12 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from replay.plan.sessions import CapturedExchange, Session, gathered
+from kwire.replay.plan.sessions import CapturedExchange, Session, gathered
 
 if TYPE_CHECKING:
     import pyarrow.dataset
 
-    from analyzer.dataset.dataset import StoredDataset
+    from kwire.analyzer.dataset.dataset import StoredDataset
 
 _ROWS: Final = 4_096
 _MESSAGES: Final = 256
@@ -28,7 +28,7 @@ _MessageKey = tuple[str, str, str, int]
 
 def read_exchanges(path: str | os.PathLike[str]) -> Iterator[CapturedExchange]:
     """Read the exchanges of a dataset. Raises DatasetError."""
-    from analyzer.dataset.dataset import DatasetError, open_dataset, readable
+    from kwire.analyzer.dataset.dataset import DatasetError, open_dataset, readable
 
     stored = open_dataset(path)
     with readable(path, "a table"):
@@ -55,7 +55,7 @@ def from_dataset(path: str | os.PathLike[str]) -> list[Session]:
 
 def topic_ids(path: str | os.PathLike[str]) -> dict[str, str]:
     """Names of topic ids, also from messages that the dataset does not have. Raises DatasetError."""
-    from analyzer.dataset.dataset import open_dataset, readable
+    from kwire.analyzer.dataset.dataset import open_dataset, readable
 
     stored = open_dataset(path)
     with readable(path, "a table"):

@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from analyzer.protocol import api_keys
-from analyzer.protocol.schema import ZERO_UUID
-from analyzer.protocol.topic_lists import RESPONSE_LISTS, lists_of, structs, topics_of
-from analyzer.protocol.tree import Body
+from kwire.analyzer.protocol import api_keys
+from kwire.analyzer.protocol.schema import ZERO_UUID
+from kwire.analyzer.protocol.topic_lists import RESPONSE_LISTS, lists_of, structs, topics_of
+from kwire.analyzer.protocol.tree import Body
 
 NAME: Final = "_topic"
 """Key of a topic's struct under which the replayer keeps the topic's name, whatever the message's version says."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from analyzer.protocol import api_keys, errors
-from analyzer.protocol.tree import Body
+from kwire.analyzer.protocol import api_keys, errors
+from kwire.analyzer.protocol.tree import Body
 
 Offers = dict[int, tuple[int, int]]
 """The versions that a target offers, by API."""

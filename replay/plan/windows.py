@@ -14,15 +14,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from replay.plan import decisions, renaming, sessions
-from replay.plan.first_pass import FirstPass
-from replay.plan.renaming import Renaming
-from replay.plan.sessions import CapturedExchange, Decoded, Request, Session
+from kwire.replay.plan import decisions, renaming, sessions
+from kwire.replay.plan.first_pass import FirstPass
+from kwire.replay.plan.renaming import Renaming
+from kwire.replay.plan.sessions import CapturedExchange, Decoded, Request, Session
 
 if TYPE_CHECKING:
-    from analyzer.analysis.traffic_summary import ConnectionActivity
-    from analyzer.api import ChooseExchanges
-    from analyzer.bulk import rows
+    from kwire.analyzer.analysis.traffic_summary import ConnectionActivity
+    from kwire.analyzer.api import ChooseExchanges
+    from kwire.analyzer.bulk import rows
 
 HELD: Final = 4_096
 HELD_BYTES: Final = 32 << 20
@@ -167,7 +167,7 @@ class TwoPassReader:
         self, by_columns: Callable[[ChooseExchanges], Iterable[CapturedExchange]], met: dict[Key, _MetSession]
     ) -> None:
         """Make the first pass over columns, and over the bodies of what is not in them."""
-        from analyzer.analysis.traffic_summary import TrafficSummarizer
+        from kwire.analyzer.analysis.traffic_summary import TrafficSummarizer
 
         first = self.first
         summarizer = TrafficSummarizer(first.learning.cluster.topic_names)

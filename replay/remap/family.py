@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from analyzer.protocol.tree import Body
-from replay.plan.steps import Step
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay.plan.steps import Step
 
 
 class Family(Protocol):

@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from analyzer.protocol import api_keys, errors
-from analyzer.protocol.schema import ZERO_UUID
-from analyzer.protocol.tree import Body
-from replay.plan import batches
-from replay.plan.steps import Step
-from replay.plan.topic_partitions import NAME, Partition, answered, partitions
-from replay.remap import share_sessions
-from replay.remap.offsets import AS_IS, POSITION, Offsets, asked_offsets
-from replay.remap.share_sessions import ShareSessions
-from replay.remap.topics import Topics
+from kwire.analyzer.protocol import api_keys, errors
+from kwire.analyzer.protocol.schema import ZERO_UUID
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay.plan import batches
+from kwire.replay.plan.steps import Step
+from kwire.replay.plan.topic_partitions import NAME, Partition, answered, partitions
+from kwire.replay.remap import share_sessions
+from kwire.replay.remap.offsets import AS_IS, POSITION, Offsets, asked_offsets
+from kwire.replay.remap.share_sessions import ShareSessions
+from kwire.replay.remap.topics import Topics
 
 _SESSIONLESS = 0, -1
 _NEW = 0, 0

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from analyzer.protocol import api_keys, errors
-from analyzer.protocol.tree import Body
-from replay.plan import apis
-from replay.plan.steps import Step
-from replay.remap.topics import Topics
+from kwire.analyzer.protocol import api_keys, errors
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay.plan import apis
+from kwire.replay.plan.steps import Step
+from kwire.replay.remap.topics import Topics
 
 _LOST: Final = frozenset((errors.ILLEGAL_GENERATION, errors.UNKNOWN_MEMBER_ID))
 """Errors: the target has no such member, or not in this generation."""

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from analyzer.protocol import api_keys
-from analyzer.protocol.tree import Body
-from replay.plan import batches
-from replay.plan.steps import Step
-from replay.plan.topic_partitions import NAME, Partition, answered, partitions
-from replay.remap.topics import Topics
+from kwire.analyzer.protocol import api_keys
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay.plan import batches
+from kwire.replay.plan.steps import Step
+from kwire.replay.plan.topic_partitions import NAME, Partition, answered, partitions
+from kwire.replay.remap.topics import Topics
 
 AS_IS: Final = "as-is"
 SHIFT: Final = "shift"

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from analyzer.protocol import api_keys
-from analyzer.protocol.tree import Body
-from replay.plan import batches
-from replay.plan.produce_requests import Spot
-from replay.plan.steps import Step
-from replay.plan.topic_partitions import NAME
-from replay.plan.values import Producer
+from kwire.analyzer.protocol import api_keys
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay.plan import batches
+from kwire.replay.plan.produce_requests import Spot
+from kwire.replay.plan.steps import Step
+from kwire.replay.plan.topic_partitions import NAME
+from kwire.replay.plan.values import Producer
 
 Header = batches.Batch | Spot
 _SEQUENCES: Final = 1 << 31

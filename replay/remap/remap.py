@@ -12,15 +12,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from analyzer.protocol.tree import Body
-from replay.plan.steps import Step
-from replay.remap.family import Family
-from replay.remap.fetches import Fetches
-from replay.remap.groups import Groups
-from replay.remap.offsets import SHIFT as SHIFT_OFFSETS
-from replay.remap.offsets import Appended, Offsets
-from replay.remap.producers import Producers
-from replay.remap.topics import Topics
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay.plan.steps import Step
+from kwire.replay.remap.family import Family
+from kwire.replay.remap.fetches import Fetches
+from kwire.replay.remap.groups import Groups
+from kwire.replay.remap.offsets import SHIFT as SHIFT_OFFSETS
+from kwire.replay.remap.offsets import Appended, Offsets
+from kwire.replay.remap.producers import Producers
+from kwire.replay.remap.topics import Topics
 
 KEEP: Final = "keep"
 SHIFT: Final = "shift"

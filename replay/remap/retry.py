@@ -11,16 +11,16 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-from analyzer.protocol import api_keys, errors, schema
-from analyzer.protocol.topic_lists import RESPONSE_LISTS, structs, topics_of
-from analyzer.protocol.tree import Body
-from replay.plan import apis, batches
-from replay.plan.steps import Step
-from replay.plan.topic_partitions import NAME, named, subset, without
-from replay.plan.values import NO_COORDINATOR
-from replay.remap import share_sessions
-from replay.remap.remap import Remap
-from replay.remap.topology import Topology
+from kwire.analyzer.protocol import api_keys, errors, schema
+from kwire.analyzer.protocol.topic_lists import RESPONSE_LISTS, structs, topics_of
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay.plan import apis, batches
+from kwire.replay.plan.steps import Step
+from kwire.replay.plan.topic_partitions import NAME, named, subset, without
+from kwire.replay.plan.values import NO_COORDINATOR
+from kwire.replay.remap import share_sessions
+from kwire.replay.remap.remap import Remap
+from kwire.replay.remap.topology import Topology
 
 NO_TOPIC: Final = (errors.UNKNOWN_TOPIC_OR_PARTITION, errors.UNKNOWN_TOPIC_ID)
 _LEADER_MOVED: Final = (

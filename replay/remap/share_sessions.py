@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from analyzer.protocol import api_keys, errors
-from analyzer.protocol.tree import Body
-from replay.plan.topic_partitions import NAME, Partition, subset
+from kwire.analyzer.protocol import api_keys, errors
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay.plan.topic_partitions import NAME, Partition, subset
 
 APIS: Final = frozenset((api_keys.SHARE_FETCH, api_keys.SHARE_ACKNOWLEDGE))
 LOST: Final = frozenset(

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from analyzer.protocol import api_keys
-from analyzer.protocol.schema import ZERO_UUID
-from analyzer.protocol.topic_lists import topics_of
-from analyzer.protocol.tree import Body
-from replay.plan.steps import Step
-from replay.plan.topic_partitions import NAME
-from replay.remap.topology import Topology
+from kwire.analyzer.protocol import api_keys
+from kwire.analyzer.protocol.schema import ZERO_UUID
+from kwire.analyzer.protocol.topic_lists import topics_of
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay.plan.steps import Step
+from kwire.replay.plan.topic_partitions import NAME
+from kwire.replay.remap.topology import Topology
 
 _BY_NAME_OR_ID: Final = (api_keys.METADATA, api_keys.DELETE_TOPICS)
 """Requests with names or ids of topics; brokers refuse both at once."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from analyzer.protocol.schema import ZERO_UUID
-from analyzer.protocol.tree import Body
+from kwire.analyzer.protocol.schema import ZERO_UUID
+from kwire.analyzer.protocol.tree import Body
 
 Partition = tuple[str, int]
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from analyzer.protocol import api_keys
-from analyzer.protocol.tree import Body
-from replay.plan.steps import Step
-from replay.plan.topic_partitions import named
-from replay.remap.remap import Remap
+from kwire.analyzer.protocol import api_keys
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay.plan.steps import Step
+from kwire.replay.plan.topic_partitions import named
+from kwire.replay.remap.remap import Remap
 
 VERSION: Final = 3
 """The version of both requests: later versions of AddPartitionsToTxn have a form that only brokers use."""

@@ -9,11 +9,11 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from analyzer.protocol import api_keys, tree
-from analyzer.protocol.decoding import OK
-from analyzer.protocol.encoding import encode_request
-from analyzer.protocol.tree import Body
-from replay.send.link import Dial, Link, LinkError
+from kwire.analyzer.protocol import api_keys, tree
+from kwire.analyzer.protocol.decoding import OK
+from kwire.analyzer.protocol.encoding import encode_request
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay.send.link import Dial, Link, LinkError
 
 CLIENT_ID = "kwire"
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from replay.plan.steps import Step
-from replay.remap import share_sessions
+from kwire.replay.plan.steps import Step
+from kwire.replay.remap import share_sessions
 
 _TRIMMED: Final = 1 << 16
 """How many finished steps at the beginning the lists collect before they are dropped."""

@@ -17,25 +17,25 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final
 
-from replay.outcome import Outcome
-from replay.plan.cluster import Cluster
-from replay.plan.sessions import Session
-from replay.plan.steps import Plan, Step
-from replay.plan.values import Offers
-from replay.remap.remap import Remap
-from replay.remap.topology import Topology
-from replay.send.dependencies import Waiting
-from replay.send.keep_alive import KeepAlive
-from replay.send.link import Dial, LinkError
-from replay.send.own_requests import Asker
-from replay.send.preparation import Preparation
-from replay.send.progress import Standing
-from replay.send.routing import Router
-from replay.send.session_state import SessionState
-from replay.send.settings import Settings
-from replay.send.step_sender import StepSender, abort
-from replay.send.target_watch import Watch
-from replay.send.timetable import Timetable
+from kwire.replay.outcome import Outcome
+from kwire.replay.plan.cluster import Cluster
+from kwire.replay.plan.sessions import Session
+from kwire.replay.plan.steps import Plan, Step
+from kwire.replay.plan.values import Offers
+from kwire.replay.remap.remap import Remap
+from kwire.replay.remap.topology import Topology
+from kwire.replay.send.dependencies import Waiting
+from kwire.replay.send.keep_alive import KeepAlive
+from kwire.replay.send.link import Dial, LinkError
+from kwire.replay.send.own_requests import Asker
+from kwire.replay.send.preparation import Preparation
+from kwire.replay.send.progress import Standing
+from kwire.replay.send.routing import Router
+from kwire.replay.send.session_state import SessionState
+from kwire.replay.send.settings import Settings
+from kwire.replay.send.step_sender import StepSender, abort
+from kwire.replay.send.target_watch import Watch
+from kwire.replay.send.timetable import Timetable
 
 _LEAST_BACKLOG: Final = 64 << 10
 _GARBAGE: Final = (50_000, 1_000, 1_000)

@@ -11,11 +11,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from analyzer.protocol import api_keys, errors
-from analyzer.protocol.tree import Body
-from replay.plan.early_members import Early
-from replay.plan.values import NO_COORDINATOR
-from replay.remap.remap import Remap
+from kwire.analyzer.protocol import api_keys, errors
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay.plan.early_members import Early
+from kwire.replay.plan.values import NO_COORDINATOR
+from kwire.replay.remap.remap import Remap
 
 Ask = Callable[[int, int, Body], Awaitable[Body]]
 """Asks a group's coordinator: API, the version wanted (the nearest offered is sent), body; returns its answer."""

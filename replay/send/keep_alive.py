@@ -21,13 +21,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from analyzer.protocol import api_keys
-from analyzer.protocol.tree import Body
-from replay.plan import apis
-from replay.plan.steps import Step
-from replay.remap.groups import Groups, Who
-from replay.send.dependencies import Waiting
-from replay.send.link import LinkError
+from kwire.analyzer.protocol import api_keys
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay.plan import apis
+from kwire.replay.plan.steps import Step
+from kwire.replay.remap.groups import Groups, Who
+from kwire.replay.send.dependencies import Waiting
+from kwire.replay.send.link import LinkError
 
 KEPT_ALIVE: Final = "kept_alive"
 """The note that counts the heartbeats."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from analyzer.protocol import api_keys, errors
-from replay.plan.record_times import Times
-from replay.send.target import Target
+from kwire.analyzer.protocol import api_keys, errors
+from kwire.replay.plan.record_times import Times
+from kwire.replay.send.target import Target
 
 _RETENTION: Final = "retention.ms"
 _BYTES: Final = "retention.bytes"

@@ -13,7 +13,7 @@ import ssl
 from dataclasses import dataclass
 from typing import Protocol
 
-from captures.errors import KwireError
+from kwire.captures.errors import KwireError
 
 MAX_FRAME = 256 << 20
 """Largest answer: a broker's own limit for a fetch is far below. A link whose answer claims more is closed."""

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from analyzer.protocol import errors
-from analyzer.protocol.encoding import encode_request
-from analyzer.protocol.tree import decode_response
-from replay.send import scram
-from replay.send.link import Dial, Link, LinkError, Receiver
+from kwire.analyzer.protocol import errors
+from kwire.analyzer.protocol.encoding import encode_request
+from kwire.analyzer.protocol.tree import decode_response
+from kwire.replay.send import scram
+from kwire.replay.send.link import Dial, Link, LinkError, Receiver
 
 HANDSHAKE: Final = 17
 AUTHENTICATE: Final = 36

@@ -14,19 +14,19 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from analyzer.protocol import api_keys
-from analyzer.protocol.tree import Body
-from replay.plan import convert
-from replay.plan.values import NO_COORDINATOR, Offers, Producer
-from replay.remap import retry
-from replay.remap.offsets import listed_offset
-from replay.remap.remap import Remap
-from replay.remap.topology import Topology
-from replay.send import principals
-from replay.send.channel import Channel, ChannelClosedError, connect, introduce
-from replay.send.link import Dial, LinkError
-from replay.send.reach import ForbiddenAddressError
-from replay.send.settings import Settings
+from kwire.analyzer.protocol import api_keys
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay.plan import convert
+from kwire.replay.plan.values import NO_COORDINATOR, Offers, Producer
+from kwire.replay.remap import retry
+from kwire.replay.remap.offsets import listed_offset
+from kwire.replay.remap.remap import Remap
+from kwire.replay.remap.topology import Topology
+from kwire.replay.send import principals
+from kwire.replay.send.channel import Channel, ChannelClosedError, connect, introduce
+from kwire.replay.send.link import Dial, LinkError
+from kwire.replay.send.reach import ForbiddenAddressError
+from kwire.replay.send.settings import Settings
 
 _TRANSACTION_TIMEOUT_MS: Final = 60_000
 _SETTLING: Final = 5.0

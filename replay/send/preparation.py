@@ -15,25 +15,25 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from analyzer.protocol import api_keys, errors
-from analyzer.protocol.decoding import OK
-from analyzer.protocol.topic_lists import topics_of
-from analyzer.protocol.tree import Body
-from replay.outcome import Outcome
-from replay.plan import apis
-from replay.plan.apis import Route
-from replay.plan.cluster import Cluster
-from replay.plan.steps import Step
-from replay.plan.topic_partitions import NAME, name_answer, named
-from replay.plan.values import Producer
-from replay.remap import retry, transactions
-from replay.remap.remap import Remap
-from replay.remap.topology import Topology
-from replay.send import joining
-from replay.send.channel import Channel
-from replay.send.link import LinkError
-from replay.send.own_requests import Asker
-from replay.send.settings import Settings
+from kwire.analyzer.protocol import api_keys, errors
+from kwire.analyzer.protocol.decoding import OK
+from kwire.analyzer.protocol.topic_lists import topics_of
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay.outcome import Outcome
+from kwire.replay.plan import apis
+from kwire.replay.plan.apis import Route
+from kwire.replay.plan.cluster import Cluster
+from kwire.replay.plan.steps import Step
+from kwire.replay.plan.topic_partitions import NAME, name_answer, named
+from kwire.replay.plan.values import Producer
+from kwire.replay.remap import retry, transactions
+from kwire.replay.remap.remap import Remap
+from kwire.replay.remap.topology import Topology
+from kwire.replay.send import joining
+from kwire.replay.send.channel import Channel
+from kwire.replay.send.link import LinkError
+from kwire.replay.send.own_requests import Asker
+from kwire.replay.send.settings import Settings
 
 
 @dataclass(slots=True)

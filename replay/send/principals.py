@@ -20,11 +20,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from captures.errors import KwireError
-from replay.plan.sessions import Session
-from replay.send import login
-from replay.send.channel import connect
-from replay.send.link import Dial, Link, LinkError, Receiver
+from kwire.captures.errors import KwireError
+from kwire.replay.plan.sessions import Session
+from kwire.replay.send import login
+from kwire.replay.send.channel import connect
+from kwire.replay.send.link import Dial, Link, LinkError, Receiver
 
 _LARGEST: Final = 1 << 20
 """Bytes of a file: thousands of users."""

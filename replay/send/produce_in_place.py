@@ -10,10 +10,10 @@ import base64
 import struct
 from typing import Final
 
-from replay.plan import batches
-from replay.plan.produce_requests import FastPath
-from replay.plan.values import Producer
-from replay.remap.remap import Remap
+from kwire.replay.plan import batches
+from kwire.replay.plan.produce_requests import FastPath
+from kwire.replay.plan.values import Producer
+from kwire.replay.remap.remap import Remap
 
 _CORRELATION: Final = struct.Struct(">i")
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from replay.send.link import Dial, Link, LinkError, Receiver
+from kwire.replay.send.link import Dial, Link, LinkError, Receiver
 
 _SHOWN: Final = 10
 """Brokers that are listed by name: a target may name as many as it likes."""

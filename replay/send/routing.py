@@ -12,19 +12,19 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from analyzer.protocol import api_keys as names
-from analyzer.protocol.tree import Body
-from replay.plan import apis
-from replay.plan.apis import Route
-from replay.plan.topic_partitions import named, named_broker, subset
-from replay.remap import share_sessions
-from replay.remap.remap import Remap
-from replay.remap.topology import Topology
-from replay.send.channel import Channel
-from replay.send.link import LinkError
-from replay.send.own_requests import Asker
-from replay.send.reach import ForbiddenAddressError
-from replay.send.settings import Settings
+from kwire.analyzer.protocol import api_keys as names
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay.plan import apis
+from kwire.replay.plan.apis import Route
+from kwire.replay.plan.topic_partitions import named, named_broker, subset
+from kwire.replay.remap import share_sessions
+from kwire.replay.remap.remap import Remap
+from kwire.replay.remap.topology import Topology
+from kwire.replay.send.channel import Channel
+from kwire.replay.send.link import LinkError
+from kwire.replay.send.own_requests import Asker
+from kwire.replay.send.reach import ForbiddenAddressError
+from kwire.replay.send.settings import Settings
 
 
 class Connections:

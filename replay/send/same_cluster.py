@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from captures.errors import KwireError
-from replay.plan.cluster import Cluster
-from replay.plan.sessions import Session
-from replay.remap.topology import Topology
-from replay.send.reach import same_host, text
+from kwire.captures.errors import KwireError
+from kwire.replay.plan.cluster import Cluster
+from kwire.replay.plan.sessions import Session
+from kwire.replay.remap.topology import Topology
+from kwire.replay.send.reach import same_host, text
 
 
 class SameClusterError(KwireError):

@@ -13,13 +13,13 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from analyzer.protocol import api_keys, errors
-from analyzer.protocol.tree import Body
-from captures.errors import KwireError
-from replay.plan.cluster import Cluster, Topic
-from replay.plan.config_changes import GROUP_RESOURCE, Settings
-from replay.remap.topology import Topology
-from replay.send.target import Target
+from kwire.analyzer.protocol import api_keys, errors
+from kwire.analyzer.protocol.tree import Body
+from kwire.captures.errors import KwireError
+from kwire.replay.plan.cluster import Cluster, Topic
+from kwire.replay.plan.config_changes import GROUP_RESOURCE, Settings
+from kwire.replay.remap.topology import Topology
+from kwire.replay.send.target import Target
 
 _LONGEST: Final = str((1 << 63) - 1)
 _SURVIVING: Final = {"retention.ms": "-1", "retention.bytes": "-1"}

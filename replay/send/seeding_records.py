@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from analyzer.protocol import api_keys, errors
-from analyzer.protocol.tree import Body
-from replay.plan import convert
-from replay.plan.fetched_records import Fetched
-from replay.plan.topic_partitions import Partition
-from replay.send.channel import ChannelClosedError
-from replay.send.link import LinkError
-from replay.send.target import Target
+from kwire.analyzer.protocol import api_keys, errors
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay.plan import convert
+from kwire.replay.plan.fetched_records import Fetched
+from kwire.replay.plan.topic_partitions import Partition
+from kwire.replay.send.channel import ChannelClosedError
+from kwire.replay.send.link import LinkError
+from kwire.replay.send.target import Target
 
 _NEWEST: Final = 9
 """Produce by the topic's name, flexible; 7 and newer take zstd (KIP-110)."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from replay.outcome import Outcome
-from replay.plan.steps import Step
-from replay.remap import retry
-from replay.send.preparation import Job
-from replay.send.routing import Connections
+from kwire.replay.outcome import Outcome
+from kwire.replay.plan.steps import Step
+from kwire.replay.remap import retry
+from kwire.replay.send.preparation import Job
+from kwire.replay.send.routing import Connections
 
 
 class Bell:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from replay.plan.schedule import Schedule
-from replay.remap.retry import Limits
+from kwire.replay.plan.schedule import Schedule
+from kwire.replay.remap.retry import Limits
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,30 +13,30 @@ import itertools
 from collections import Counter
 from typing import Final, Protocol
 
-from analyzer.protocol import api_keys, errors, tree
-from analyzer.protocol.decoding import OK
-from analyzer.protocol.encoding import EncodeError, encode_request, encode_response
-from analyzer.protocol.tree import Body
-from replay.outcome import Outcome
-from replay.plan import apis, convert, produce_requests
-from replay.plan.steps import Step
-from replay.plan.topic_partitions import merged, name_answer, without_names
-from replay.remap import retry, share_sessions
-from replay.remap.groups import moves
-from replay.remap.remap import Remap
-from replay.remap.topology import Topology
-from replay.send import produce_in_place
-from replay.send.channel import Channel, ChannelClosedError
-from replay.send.dependencies import Waiting
-from replay.send.keep_alive import KeepAlive
-from replay.send.link import LinkError
-from replay.send.preparation import Job, Preparation, SkippedError
-from replay.send.reach import ForbiddenAddressError
-from replay.send.routing import Router
-from replay.send.session_state import SessionState
-from replay.send.settings import Settings
-from replay.send.target_watch import Watch
-from replay.send.timetable import Timetable
+from kwire.analyzer.protocol import api_keys, errors, tree
+from kwire.analyzer.protocol.decoding import OK
+from kwire.analyzer.protocol.encoding import EncodeError, encode_request, encode_response
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay.outcome import Outcome
+from kwire.replay.plan import apis, convert, produce_requests
+from kwire.replay.plan.steps import Step
+from kwire.replay.plan.topic_partitions import merged, name_answer, without_names
+from kwire.replay.remap import retry, share_sessions
+from kwire.replay.remap.groups import moves
+from kwire.replay.remap.remap import Remap
+from kwire.replay.remap.topology import Topology
+from kwire.replay.send import produce_in_place
+from kwire.replay.send.channel import Channel, ChannelClosedError
+from kwire.replay.send.dependencies import Waiting
+from kwire.replay.send.keep_alive import KeepAlive
+from kwire.replay.send.link import LinkError
+from kwire.replay.send.preparation import Job, Preparation, SkippedError
+from kwire.replay.send.reach import ForbiddenAddressError
+from kwire.replay.send.routing import Router
+from kwire.replay.send.session_state import SessionState
+from kwire.replay.send.settings import Settings
+from kwire.replay.send.target_watch import Watch
+from kwire.replay.send.timetable import Timetable
 
 _SPLIT: Final = 1.0
 """Seconds between the answers to JoinGroups of one generation, which brokers send together: a member without one by

@@ -8,15 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from analyzer.protocol import api_keys
-from analyzer.protocol.tree import Body
-from replay.plan import convert
-from replay.plan.values import Offers, offers_of
-from replay.remap.offsets import listed_offset
-from replay.remap.topology import Topology
-from replay.send.channel import Channel, ChannelClosedError, connect, introduce
-from replay.send.link import Dial, LinkError
-from replay.send.own_requests import list_offsets
+from kwire.analyzer.protocol import api_keys
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay.plan import convert
+from kwire.replay.plan.values import Offers, offers_of
+from kwire.replay.remap.offsets import listed_offset
+from kwire.replay.remap.topology import Topology
+from kwire.replay.send.channel import Channel, ChannelClosedError, connect, introduce
+from kwire.replay.send.link import Dial, LinkError
+from kwire.replay.send.own_requests import list_offsets
 
 _LIES: Final = "what it says of itself does not fit together: is it Kafka, and is the cluster up?"
 

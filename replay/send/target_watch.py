@@ -12,16 +12,16 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from analyzer.protocol import api_keys
-from replay.outcome import Outcome
-from replay.plan.steps import Step
-from replay.send.dependencies import Waiting
-from replay.send.link import LinkError
-from replay.send.own_requests import Asker
-from replay.send.progress import Standing
-from replay.send.session_state import SessionState
-from replay.send.settings import Settings
-from replay.send.timetable import Timetable
+from kwire.analyzer.protocol import api_keys
+from kwire.replay.outcome import Outcome
+from kwire.replay.plan.steps import Step
+from kwire.replay.send.dependencies import Waiting
+from kwire.replay.send.link import LinkError
+from kwire.replay.send.own_requests import Asker
+from kwire.replay.send.progress import Standing
+from kwire.replay.send.session_state import SessionState
+from kwire.replay.send.settings import Settings
+from kwire.replay.send.timetable import Timetable
 
 _TELLING: Final = 1.0
 """Seconds between two lines about how far a run is."""

@@ -11,9 +11,9 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from replay.outcome import Outcome
-from replay.plan.steps import Step
-from replay.send.settings import Settings
+from kwire.replay.outcome import Outcome
+from kwire.replay.plan.steps import Step
+from kwire.replay.send.settings import Settings
 
 
 class Timetable:

@@ -5,7 +5,7 @@ address), of one group, of one transactional or producer id (`plan` names their 
 that wait for another's answers: a reader goes with the writers of its records, because what one worker learns another
 does not know. Rules: a worker writes a dataset of its own, which the parent takes over. The parent handles Ctrl-C: it
 tells the workers, which then write what they did; so does a worker whose parent is gone. Meanwhile a worker keeps a
-journal (`replay.journal`): if it dies the parent takes over what that has, and the others go on to their end.
+journal (`kwire.replay.journal`): if it dies the parent takes over what that has, and the others go on to their end.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any, Final
 
-from analyzer.dataset import dataset
-from replay import journal
-from replay.journal import Journal
-from replay.outcome import Counts, Outcome
-from replay.plan.cluster import Cluster
-from replay.plan.order import used_by_fast_path, uses
-from replay.plan.sessions import Session
-from replay.plan.steps import Plan, Step
-from replay.plan.values import Offers
-from replay.remap.remap import Learned, News, Remap, offset
-from replay.remap.topology import Topology
-from replay.run_writer import Recorder
-from replay.send import link, login, principals
-from replay.send.engine import Engine
-from replay.send.reach import Reach
-from replay.send.settings import Settings
+from kwire.analyzer.dataset import dataset
+from kwire.replay import journal
+from kwire.replay.journal import Journal
+from kwire.replay.outcome import Counts, Outcome
+from kwire.replay.plan.cluster import Cluster
+from kwire.replay.plan.order import used_by_fast_path, uses
+from kwire.replay.plan.sessions import Session
+from kwire.replay.plan.steps import Plan, Step
+from kwire.replay.plan.values import Offers
+from kwire.replay.remap.remap import Learned, News, Remap, offset
+from kwire.replay.remap.topology import Topology
+from kwire.replay.run_writer import Recorder
+from kwire.replay.send import link, login, principals
+from kwire.replay.send.engine import Engine
+from kwire.replay.send.reach import Reach
+from kwire.replay.send.settings import Settings
 
 _LEAD: Final = 0.2
 """Seconds between telling the workers when to start, and that."""

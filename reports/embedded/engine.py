@@ -26,12 +26,12 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from analyzer.dataset import dataset as datasets
-from analyzer.dataset import tables
-from reports import catalog, relations
-from reports.embedded import functions
-from reports.embedded.prepared import Prepared
-from reports.engine_protocol import UnknownColumn, UnsupportedSqlError, cancel
+from kwire.analyzer.dataset import dataset as datasets
+from kwire.analyzer.dataset import tables
+from kwire.reports import catalog, relations
+from kwire.reports.embedded import functions
+from kwire.reports.embedded.prepared import Prepared
+from kwire.reports.engine_protocol import UnknownColumn, UnsupportedSqlError, cancel
 
 MEMORY = 2 << 30
 """What DuckDB may hold. A report shares this machine with what it reports on."""
@@ -119,7 +119,7 @@ class Embedded:
         """The query for DuckDB. What people ask is not kept."""
         if repeated:
             return self._prepared.translated(query, rows)
-        from reports.embedded import translation  # with what understands SQL: loaded where it is needed
+        from kwire.reports.embedded import translation  # with what understands SQL: loaded where it is needed
 
         return translation.translated(query, self._names, rows)
 

@@ -15,7 +15,7 @@ from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.tokens import TokenType
 
-from reports.engine_protocol import UnsupportedSqlError
+from kwire.reports.engine_protocol import UnsupportedSqlError
 
 logging.getLogger("sqlglot").setLevel(logging.ERROR)  # what it cannot parse is told by us
 

@@ -23,8 +23,8 @@ from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 from typing import Any
 
-from captures.cache import cache_root, content_of, opened, packed, replace, sealed, unpacked
-from reports import catalog
+from kwire.captures.cache import cache_root, content_of, opened, packed, replace, sealed, unpacked
+from kwire.reports import catalog
 
 _SOURCES = ("prepared.py", "translation.py", "value_types.py", "parsing.py", "quantiles.py")
 
@@ -83,7 +83,7 @@ class Prepared:
         with self._working:
             cached = self._known.get(key)
             if cached is None:
-                from reports.embedded import translation
+                from kwire.reports.embedded import translation
 
                 cached = self._known[key] = make(translation)
         return cached

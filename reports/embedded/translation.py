@@ -22,9 +22,9 @@ from typing import Any
 from sqlglot import errors, exp
 from sqlglot.dialects.duckdb import DuckDB
 
-from reports.embedded import quantiles, value_types
-from reports.embedded.parsing import parsed, shown
-from reports.engine_protocol import UnsupportedSqlError
+from kwire.reports.embedded import quantiles, value_types
+from kwire.reports.embedded.parsing import parsed, shown
+from kwire.reports.engine_protocol import UnsupportedSqlError
 
 # fmt: off
 _PLAIN = (

@@ -21,10 +21,10 @@ from typing import Any
 import pyarrow as pa
 from sqlglot import exp
 
-from analyzer.dataset import tables
-from reports import catalog, relations
-from reports.embedded.parsing import parsed, shown
-from reports.engine_protocol import UnsupportedSqlError
+from kwire.analyzer.dataset import tables
+from kwire.reports import catalog, relations
+from kwire.reports.embedded.parsing import parsed, shown
+from kwire.reports.engine_protocol import UnsupportedSqlError
 
 ANY, NULL, NUMBER, TEXT, TRUTH, TIME = "any", "null", "number", "text", "truth", "time"
 

@@ -1,7 +1,7 @@
 """Health at a glance: what is wrong, as findings have it, and what is well.
 
 In: answers. Out: statements, the worst first, each with a verdict in a word. Pure; what is wrong, and from which
-threshold on, is said by `analyzer.findings` alone. A verdict never rests on colour alone.
+threshold on, is said by `kwire.analyzer.findings` alone. A verdict never rests on colour alone.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from analyzer.cli.text import duration, printable, size
-from reports.page.questions import Answer
+from kwire.analyzer.cli.text import duration, printable, size
+from kwire.reports.page.questions import Answer
 
 Verdict = Literal["bad", "look", "note", "good"]
 

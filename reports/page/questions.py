@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from reports import catalog
-from reports.engine_protocol import Engine, cancel
+from kwire.reports import catalog
+from kwire.reports.engine_protocol import Engine, cancel
 
 FOLDER = Path(__file__).resolve().parent / "questions"
 """Questions that only a report asks."""

@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analyzer.cli.text import duration, printable, size
-from analyzer.common.times import rfc3339, utc
-from reports.page import sections
-from reports.page.health import count, share
-from reports.page.questions import Answer
-from reports.page.report import Report
-from reports.page.sections import Section, Span
+from kwire.analyzer.cli.text import duration, printable, size
+from kwire.analyzer.common.times import rfc3339, utc
+from kwire.reports.page import sections
+from kwire.reports.page.health import count, share
+from kwire.reports.page.questions import Answer
+from kwire.reports.page.report import Report
+from kwire.reports.page.sections import Section, Span
 
 PAGE = Path(__file__).resolve().parent
 

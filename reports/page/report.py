@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from analyzer.common.times import EPOCH, moment
-from reports.page import health, questions, sections
-from reports.page.health import Statement
-from reports.page.questions import Answer
-from reports.page.sections import Section, Span
+from kwire.analyzer.common.times import EPOCH, moment
+from kwire.reports.page import health, questions, sections
+from kwire.reports.page.health import Statement
+from kwire.reports.page.questions import Answer
+from kwire.reports.page.sections import Section, Span
 
 if TYPE_CHECKING:
-    from reports.engine_protocol import Engine
+    from kwire.reports.engine_protocol import Engine
 
 _SPAN = """
 WITH summed AS (

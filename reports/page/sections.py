@@ -11,7 +11,7 @@ import datetime
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from reports.page.questions import ROWS, Answer, Question, of_view, own
+from kwire.reports.page.questions import ROWS, Answer, Question, of_view, own
 
 POINTS = 240
 """Intervals of a chart over time, at most: more than a phone has pixels for, fewer than a page would feel."""

@@ -15,7 +15,7 @@ many connections come and go, for so long, that some are forgotten, they read th
 of all packets (some 40 bytes each).
 
 Where a chunk's first record is, and how it is to be read, is a guess. The driver takes the chunks' results in order,
-and has those read again whose guess was wrong (`captures.chunks.chunk_reader.ChunkJoiner`). Where that is more than a
+and has those read again whose guess was wrong (`kwire.captures.chunks.chunk_reader.ChunkJoiner`). Where that is more than a
 tenth, or where there is but one chunk (as of compressed files), the caller decodes the point whole, in one task. The
 cost is room for up to a second copy of all TCP packets, in the folder of the unfinished dataset.
 
@@ -31,20 +31,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analyzer.dataset.dataset import DatasetError
-from analyzer.pipeline.points import AnalysisOptions
-from analyzer.pipeline.shares import Share, ShareOfPackets, ShareResult, share, topic_names_of_share
-from captures.chunks.chunk_reader import Chunk, ChunkJoiner, ChunkReader, ChunkResult, ChunkStart, chunks_of
-from captures.chunks.routing import MOST_IN_PLACE, RoutedReader, check_same
-from captures.chunks.sorting import Stored, apart, divided, store
-from captures.files import CaptureError, CapturePoint, stored_bytes
-from reports.spark.merging import PIECES, merge_shares, range_packets
-from reports.spark.tasks import Failed, WrittenPoint, attempt
+from kwire.analyzer.dataset.dataset import DatasetError
+from kwire.analyzer.pipeline.points import AnalysisOptions
+from kwire.analyzer.pipeline.shares import Share, ShareOfPackets, ShareResult, share, topic_names_of_share
+from kwire.captures.chunks.chunk_reader import Chunk, ChunkJoiner, ChunkReader, ChunkResult, ChunkStart, chunks_of
+from kwire.captures.chunks.routing import MOST_IN_PLACE, RoutedReader, check_same
+from kwire.captures.chunks.sorting import Stored, apart, divided, store
+from kwire.captures.files import CaptureError, CapturePoint, stored_bytes
+from kwire.reports.spark.merging import PIECES, merge_shares, range_packets
+from kwire.reports.spark.tasks import Failed, WrittenPoint, attempt
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-    from analyzer.pipeline.read_options import Settings
+    from kwire.analyzer.pipeline.read_options import Settings
 
 LEAST_CHUNK_BYTES, MOST_CHUNK_BYTES = 1 << 30, 4 << 30
 """Bytes of a task that reads: some seconds, or a part of one. The first that a Python process reads, and each that a

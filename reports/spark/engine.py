@@ -13,9 +13,9 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from reports import relations
-from reports.engine_protocol import interruptibly
-from reports.query_errors import QueryError, column_hint, unknown_relation
+from kwire.reports import relations
+from kwire.reports.engine_protocol import interruptibly
+from kwire.reports.query_errors import QueryError, column_hint, unknown_relation
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,7 +1,7 @@
 """`kwire analyze --engine spark`: the local engine's work in tasks of Spark, and one commit by the driver.
 
 In: capture arguments and a session. Out: a dataset, row for row what the local engine writes. Spark decides the split
-and starts again what was lost; decoding is `analyzer.pipeline.points.read_point`, the same as everywhere.
+and starts again what was lost; decoding is `kwire.analyzer.pipeline.points.read_point`, the same as everywhere.
 
 Rules
 - A task writes its Parquet files under a name of its own attempt into the folder beside the dataset, and says which.
@@ -22,21 +22,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from analyzer.api import findings_of
-from analyzer.dataset import tables
-from analyzer.dataset.dataset import Dataset, DatasetError, Parts, Writer
-from analyzer.pipeline.points import BATCHES, AnalysisOptions, check_names, joined, manifest, read_point
-from analyzer.pipeline.read_options import FEW_THREADS, ReadOptions
-from captures.files import CaptureError, CapturePoint, capture_points, stored_bytes
-from reports.spark.chunked import FEW_SHARES, Tell, chunk_point
-from reports.spark.merging import PIECES
-from reports.spark.session import cancel
-from reports.spark.tasks import Failed, WrittenPoint, attempt
+from kwire.analyzer.api import findings_of
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.dataset.dataset import Dataset, DatasetError, Parts, Writer
+from kwire.analyzer.pipeline.points import BATCHES, AnalysisOptions, check_names, joined, manifest, read_point
+from kwire.analyzer.pipeline.read_options import FEW_THREADS, ReadOptions
+from kwire.captures.files import CaptureError, CapturePoint, capture_points, stored_bytes
+from kwire.reports.spark.chunked import FEW_SHARES, Tell, chunk_point
+from kwire.reports.spark.merging import PIECES
+from kwire.reports.spark.session import cancel
+from kwire.reports.spark.tasks import Failed, WrittenPoint, attempt
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from analyzer.pipeline.read_options import Settings
+    from kwire.analyzer.pipeline.read_options import Settings
 
 SPLIT_BYTES = 16 << 30
 """A capture point this large takes one task of two threads half a minute to some minutes."""

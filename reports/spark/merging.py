@@ -1,6 +1,6 @@
 """Merge the shares of a capture point into the dataset's files, in Spark's tasks.
 
-In: the shares of a capture point, which tasks decoded (`analyzer.pipeline.shares`). Out: the dataset files that the
+In: the shares of a capture point, which tasks decoded (`kwire.analyzer.pipeline.shares`). Out: the dataset files that the
 local engine would write for it, row for row and in the same order.
 
 ```
@@ -25,11 +25,11 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from analyzer.dataset.dataset import Parts
-from analyzer.pipeline.points import META, AnalysisOptions
-from analyzer.pipeline.shares import Piece, ShareResult, by_range, decided_path, merge, take_facts
-from captures.files import CapturePoint
-from reports.spark.tasks import Failed, WrittenPoint, attempt
+from kwire.analyzer.dataset.dataset import Parts
+from kwire.analyzer.pipeline.points import META, AnalysisOptions
+from kwire.analyzer.pipeline.shares import Piece, ShareResult, by_range, decided_path, merge, take_facts
+from kwire.captures.files import CapturePoint
+from kwire.reports.spark.tasks import Failed, WrittenPoint, attempt
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

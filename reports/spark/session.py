@@ -39,13 +39,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from captures.cache import cache_root, ours_alone
-from captures.errors import KwireError
+from kwire.captures.cache import cache_root, ours_alone
+from kwire.captures.errors import KwireError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from analyzer.options.common import SparkOptions
+    from kwire.analyzer.options.common import SparkOptions
 
 OLDEST_JAVA = 17
 """Spark 4 runs on nothing older."""

@@ -28,17 +28,17 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from analyzer.api import findings_of
-from analyzer.dataset import tables
-from analyzer.dataset.dataset import concatenated
-from analyzer.frame.arrow import plain
-from analyzer.pipeline.points import BATCHES, META, NO_RECORDS, AnalysisOptions, joined, point_tables, read_point
-from analyzer.pipeline.read_options import FEW_THREADS, ReadOptions
-from captures.files import CapturePoint
-from reports.spark.ingest import task_points
+from kwire.analyzer.api import findings_of
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.dataset.dataset import concatenated
+from kwire.analyzer.frame.arrow import plain
+from kwire.analyzer.pipeline.points import BATCHES, META, NO_RECORDS, AnalysisOptions, joined, point_tables, read_point
+from kwire.analyzer.pipeline.read_options import FEW_THREADS, ReadOptions
+from kwire.captures.files import CapturePoint
+from kwire.reports.spark.ingest import task_points
 
 if TYPE_CHECKING:
-    from analyzer.pipeline.read_options import Settings
+    from kwire.analyzer.pipeline.read_options import Settings
 
 BATCH_ROWS = 64_000
 """Rows of an Arrow batch handed to Spark."""
@@ -128,7 +128,7 @@ class CaptureSource(DataSource):
     def streamReader(self, schema: StructType) -> Any:
         """A stream: `stream.py`."""
         try:
-            from reports.spark.stream import stream
+            from kwire.reports.spark.stream import stream
         except ModuleNotFoundError as missing:
             raise ValueError("streams need PySpark 4.2 or newer") from missing
 

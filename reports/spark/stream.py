@@ -34,19 +34,19 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 
-from analyzer.checkpoints.authentication import key_of_user
-from analyzer.checkpoints.resumable_reader import ResumableReader
-from analyzer.dataset.locks import DatasetError, WriteLock
-from analyzer.frame.arrow import plain
-from analyzer.pipeline.points import AnalysisOptions
-from captures.cache import put_at_once
-from captures.errors import CaptureError, KwireError
-from captures.files import CapturePoint, urls
-from captures.files.sources import Source, place_of
-from captures.live.follow import CaptureFile, Known, as_now, as_read, captures_in, path_in, unread
+from kwire.analyzer.checkpoints.authentication import key_of_user
+from kwire.analyzer.checkpoints.resumable_reader import ResumableReader
+from kwire.analyzer.dataset.locks import DatasetError, WriteLock
+from kwire.analyzer.frame.arrow import plain
+from kwire.analyzer.pipeline.points import AnalysisOptions
+from kwire.captures.cache import put_at_once
+from kwire.captures.errors import CaptureError, KwireError
+from kwire.captures.files import CapturePoint, urls
+from kwire.captures.files.sources import Source, place_of
+from kwire.captures.live.follow import CaptureFile, Known, as_now, as_read, captures_in, path_in, unread
 
 if TYPE_CHECKING:
-    from analyzer.pipeline.read_options import Settings
+    from kwire.analyzer.pipeline.read_options import Settings
 
 BATCH_ROWS: Final = 64_000
 """Rows of an Arrow batch handed to Spark."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from analyzer.pipeline.points import PointResult
+from kwire.analyzer.pipeline.points import PointResult
 
 
 @dataclass(frozen=True, slots=True)

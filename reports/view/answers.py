@@ -18,15 +18,15 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from analyzer import __version__
-from analyzer.cli import exchange_lines
-from analyzer.common.times import micros
-from analyzer.dataset import tables
-from analyzer.filter.values import ENUMERATED
-from analyzer.findings.query import SEVERITIES
-from analyzer.frame.spill import Cancelled, check_cancelled
-from captures.errors import KwireError
-from reports.view import (
+from kwire.analyzer import __version__
+from kwire.analyzer.cli import exchange_lines
+from kwire.analyzer.common.times import micros
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.filter.values import ENUMERATED
+from kwire.analyzer.findings.query import SEVERITIES
+from kwire.analyzer.frame.spill import Cancelled, check_cancelled
+from kwire.captures.errors import KwireError
+from kwire.reports.view import (
     drawings,
     exchange_pairs,
     exporting,
@@ -38,11 +38,11 @@ from reports.view import (
     summary_counts,
     timeline,
 )
-from reports.view.exchange_pairs import ExchangePairs
-from reports.view.messages import Messages
-from reports.view.notes import Notes
-from reports.view.source_captures import SIDES
-from reports.view.tables import BadRequestError, Key, Tables, format_key, parse_key
+from kwire.reports.view.exchange_pairs import ExchangePairs
+from kwire.reports.view.messages import Messages
+from kwire.reports.view.notes import Notes
+from kwire.reports.view.source_captures import SIDES
+from kwire.reports.view.tables import BadRequestError, Key, Tables, format_key, parse_key
 
 Query = Mapping[str, str]
 
@@ -550,7 +550,7 @@ def _finding(row: dict[str, Any]) -> dict[str, Any]:
 
 def message_tree(view: View, query: Query) -> Any:
     """Get the tree of a message: the children of the node at `path`, from `first` on."""
-    from reports.view import trees  # loads the decoders
+    from kwire.reports.view import trees  # loads the decoders
 
     messages, side = view.messages.of(parse_key(query.get("key", ""))), _side(query)
     tree, reason, _ = messages.tree(side)
@@ -579,7 +579,7 @@ def _path(query: Query) -> list[int]:
 
 def field_at(view: View, query: Query) -> Any:
     """Find the path of the innermost field that contains a byte."""
-    from reports.view import trees
+    from kwire.reports.view import trees
 
     messages = view.messages.of(parse_key(query.get("key", "")))
     return {"path": trees.at(messages.tree(_side(query))[0], _number(query, "offset", 0))}

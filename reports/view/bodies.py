@@ -16,24 +16,24 @@ import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet
 
-from analyzer import api
-from analyzer.bulk.rows import Message
-from analyzer.common.times import moment
-from analyzer.dataset.dataset import readable
-from analyzer.filter import evaluation
-from analyzer.filter.values import micros
-from analyzer.frame.spill import check_cancelled
-from analyzer.messages.exchange import Exchange
-from analyzer.messages.raw_messages import masked
-from analyzer.protocol import embedded
-from captures.errors import KwireError
-from captures.files import capture_points
-from captures.kernels import NULL
-from reports.view import lazy_tree, message_reader, trees
-from reports.view.capture_slice import exchange_slice
-from reports.view.filter_values import quoted
-from reports.view.source_captures import SIDES, SourceCaptures
-from reports.view.tables import BadRequestError, Key, Tables
+from kwire.analyzer import api
+from kwire.analyzer.bulk.rows import Message
+from kwire.analyzer.common.times import moment
+from kwire.analyzer.dataset.dataset import readable
+from kwire.analyzer.filter import evaluation
+from kwire.analyzer.filter.values import micros
+from kwire.analyzer.frame.spill import check_cancelled
+from kwire.analyzer.messages.exchange import Exchange
+from kwire.analyzer.messages.raw_messages import masked
+from kwire.analyzer.protocol import embedded
+from kwire.captures.errors import KwireError
+from kwire.captures.files import capture_points
+from kwire.captures.kernels import NULL
+from kwire.reports.view import lazy_tree, message_reader, trees
+from kwire.reports.view.capture_slice import exchange_slice
+from kwire.reports.view.filter_values import quoted
+from kwire.reports.view.source_captures import SIDES, SourceCaptures
+from kwire.reports.view.tables import BadRequestError, Key, Tables
 
 WINDOW: Final = 2 << 20
 """Bytes of a capture that are read at a time for messages up to this size."""

@@ -19,14 +19,14 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from analyzer.dataset import tables
-from analyzer.dataset.dataset import StoredDataset
-from analyzer.filter.names import ADDRESSES
-from analyzer.frame import spill
-from analyzer.frame.counting import blocks
-from analyzer.frame.frame import NULL, Codes
-from analyzer.frame.list_columns import ListColumn, distinct, numbered
-from analyzer.frame.parquet import RowGroups, StoredFrame
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.dataset.dataset import StoredDataset
+from kwire.analyzer.filter.names import ADDRESSES
+from kwire.analyzer.frame import spill
+from kwire.analyzer.frame.counting import blocks
+from kwire.analyzer.frame.frame import NULL, Codes
+from kwire.analyzer.frame.list_columns import ListColumn, distinct, numbered
+from kwire.analyzer.frame.parquet import RowGroups, StoredFrame
 
 LAYOUT: Final = 2
 """Version of the folder's layout; folders of other versions are made again."""

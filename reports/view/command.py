@@ -20,14 +20,14 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from analyzer.common.errors import UsageError
-from captures.errors import KwireError
-from reports.view.current_view import CurrentView
+from kwire.analyzer.common.errors import UsageError
+from kwire.captures.errors import KwireError
+from kwire.reports.view.current_view import CurrentView
 
 if TYPE_CHECKING:
     import uvicorn
 
-    from analyzer.options.questions import ViewOptions
+    from kwire.analyzer.options.questions import ViewOptions
 
 SWITCH_SECONDS: Final = 0.001
 """Switch interval of Python's threads: a thread that computes yields after this time."""
@@ -56,7 +56,7 @@ def view(options: ViewOptions) -> int:
     try:
         import uvicorn
 
-        from reports.view.server import Access, application
+        from kwire.reports.view.server import Access, application
     except ModuleNotFoundError as missing:
         if missing.name not in ("uvicorn", "starlette", "anyio"):
             raise
@@ -115,7 +115,7 @@ class _ViewOpener:
 
     def open(self) -> None:
         """Open the view in this thread. Raises KwireError."""
-        from reports.view import open_view as opening
+        from kwire.reports.view import open_view as opening
 
         self._opened = True
         opening.begin_view(self._options.sources, self._options, self._stack, self.current)

@@ -10,10 +10,10 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from captures.errors import KwireError
+from kwire.captures.errors import KwireError
 
 if TYPE_CHECKING:
-    from reports.view.answers import View
+    from kwire.reports.view.answers import View
 
 
 @dataclass

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from reports.view.tables import Tables, format_key
+from kwire.reports.view.tables import Tables, format_key
 
 ARROWS: Final = 2_000
 """Exchanges of a ladder in one answer."""

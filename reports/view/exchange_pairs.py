@@ -16,11 +16,11 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from analyzer.cli import exchange_lines
-from analyzer.dataset import tables
-from analyzer.dataset.dataset import readable
-from captures.errors import KwireError
-from reports.view.tables import BadRequestError, Key, Tables, format_key
+from kwire.analyzer.cli import exchange_lines
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.dataset.dataset import readable
+from kwire.captures.errors import KwireError
+from kwire.reports.view.tables import BadRequestError, Key, Tables, format_key
 
 Row = dict[str, Any]
 PairDifference = tuple[str, str, str, str, str, str | None]

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from analyzer.dataset import tables as contract
-from analyzer.frame.spill import check_cancelled
-from analyzer.protocol import errors
-from captures.files import CapturePoint, capture_points
-from reports import results
-from reports.view.source_captures import SourceCaptures
-from reports.view.tables import BadRequestError, Tables
+from kwire.analyzer.dataset import tables as contract
+from kwire.analyzer.frame.spill import check_cancelled
+from kwire.analyzer.protocol import errors
+from kwire.captures.files import CapturePoint, capture_points
+from kwire.reports import results
+from kwire.reports.view.source_captures import SourceCaptures
+from kwire.reports.view.tables import BadRequestError, Tables
 
 if TYPE_CHECKING:
-    from reports.view.packets import ConnectionSpan
+    from kwire.reports.view.packets import ConnectionSpan
 
 AT_ONCE: Final = 10_000
 """Rows converted at a time."""
@@ -47,7 +47,7 @@ def connections_to_export(
     tables: Tables, captures: SourceCaptures | None, text: str
 ) -> list[tuple[CapturePoint, list[ConnectionSpan]]]:
     """Get the captures with the chosen exchanges' connections, and these. Raises BadRequestError and CaptureError."""
-    from reports.view.packets import ConnectionSpan  # loads the readers of captures
+    from kwire.reports.view.packets import ConnectionSpan  # loads the readers of captures
 
     if captures is None:
         raise BadRequestError(
@@ -77,7 +77,7 @@ def connections_to_export(
 
 def export_packets(there: Sequence[tuple[CapturePoint, list[ConnectionSpan]]]) -> Iterator[bytes]:
     """Write the packets of connections as pcapng. Raises BadRequestError and CaptureError."""
-    from reports.view.packets import extract_packets
+    from kwire.reports.view.packets import extract_packets
 
     pieces = itertools.chain.from_iterable(extract_packets(point, wanted, check_cancelled) for point, wanted in there)
     first = next(pieces, None)  # raises errors before the answer begins

@@ -1,7 +1,7 @@
 """Completion of filters: names, operators, values that occur with their counts, `and` and `or`.
 
 In: a filter as far as it is typed, and the cursor's position. Out: the word to replace and candidates, best first.
-Rules: names are those of the language (`analyzer.filter`); counts are exact, over all exchanges; every candidate is
+Rules: names are those of the language (`kwire.analyzer.filter`); counts are exact, over all exchanges; every candidate is
 valid where it is offered.
 """
 
@@ -14,14 +14,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from analyzer.dataset import tables as contract
-from analyzer.filter import names
-from analyzer.filter.conditions import end_point
-from analyzer.filter.tokens import Word, WordError
-from analyzer.frame.counting import count_codes
-from analyzer.frame.list_columns import ListColumn
-from analyzer.protocol import errors
-from reports.view.tables import Tables
+from kwire.analyzer.dataset import tables as contract
+from kwire.analyzer.filter import names
+from kwire.analyzer.filter.conditions import end_point
+from kwire.analyzer.filter.tokens import Word, WordError
+from kwire.analyzer.frame.counting import count_codes
+from kwire.analyzer.frame.list_columns import ListColumn
+from kwire.analyzer.protocol import errors
+from kwire.reports.view.tables import Tables
 
 MAX_CANDIDATES: Final = 40
 """Candidates in one answer."""

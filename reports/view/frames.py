@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from analyzer.cli import exchange_lines
-from reports.view.tables import BadRequestError, Tables, format_key
+from kwire.analyzer.cli import exchange_lines
+from kwire.reports.view.tables import BadRequestError, Tables, format_key
 
 SIDES: Final = ("request", "response")
 

@@ -13,9 +13,9 @@ from typing import Final
 
 import numpy as np
 
-from analyzer.frame.counting import blocks, count_before
-from analyzer.frame.spill import check_cancelled
-from reports.view.tables import Selection, Tables
+from kwire.analyzer.frame.counting import blocks, count_before
+from kwire.analyzer.frame.spill import check_cancelled
+from kwire.reports.view.tables import Selection, Tables
 
 WIDEST: Final = 2_000
 """Intervals of time in a grid: more than a screen has pixels."""

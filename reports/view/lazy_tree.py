@@ -17,17 +17,17 @@ from typing import Any, Final, NamedTuple, cast, overload
 
 import numpy as np
 
-from analyzer.frame.spill import check_cancelled
-from analyzer.messages.exchange import Exchange
-from analyzer.protocol import embedded, schema, tree
-from analyzer.protocol.budget import BYTES, FIELDS, Budget
-from analyzer.protocol.layouts import as_buffer
-from analyzer.protocol.schema import REQUEST, RESPONSE
-from analyzer.protocol.tree import Node
-from analyzer.records import batches as b
-from analyzer.records.record_trees import CLUSTER_METADATA, CLUSTER_METADATA_ID, Nodes, Records, later, record_set
-from captures import kernels
-from captures.kernels import NULL
+from kwire.analyzer.frame.spill import check_cancelled
+from kwire.analyzer.messages.exchange import Exchange
+from kwire.analyzer.protocol import embedded, schema, tree
+from kwire.analyzer.protocol.budget import BYTES, FIELDS, Budget
+from kwire.analyzer.protocol.layouts import as_buffer
+from kwire.analyzer.protocol.schema import REQUEST, RESPONSE
+from kwire.analyzer.protocol.tree import Node
+from kwire.analyzer.records import batches as b
+from kwire.analyzer.records.record_trees import CLUSTER_METADATA, CLUSTER_METADATA_ID, Nodes, Records, later, record_set
+from kwire.captures import kernels
+from kwire.captures.kernels import NULL
 
 LENGTH: Final = 4
 """Bytes of the length field before each message."""

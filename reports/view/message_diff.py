@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from analyzer.protocol.tree import Node
+from kwire.analyzer.protocol.tree import Node
 
 NAMING: Final = (
     "name",

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from reports.view.source_captures import SourceCaptures
-from reports.view.tables import Key, Tables
+from kwire.reports.view.source_captures import SourceCaptures
+from kwire.reports.view.tables import Key, Tables
 
 if TYPE_CHECKING:
-    from reports.view.bodies import ExchangeMessages, MessageReader
+    from kwire.reports.view.bodies import ExchangeMessages, MessageReader
 
 CACHED_EXCHANGES: Final = 8
 """Exchanges whose messages are cached: users go back and forth between a few."""
@@ -66,13 +66,13 @@ class Messages:
     def warm_up(self) -> None:
         """Load the modules that read and decode messages, before they are needed."""
         self.reader()
-        from reports.view import lazy_tree
+        from kwire.reports.view import lazy_tree
 
         lazy_tree.warm_up()
 
     def reader(self) -> MessageReader:
         """Make a reader of messages."""
-        from reports.view.bodies import MessageReader  # takes more than 0.1 s to import
+        from kwire.reports.view.bodies import MessageReader  # takes more than 0.1 s to import
 
         return MessageReader(self._tables, self._captures, self._stored)
 

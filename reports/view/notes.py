@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from reports.view.tables import BadRequestError, parse_key
+from kwire.reports.view.tables import BadRequestError, parse_key
 
 MOST_BYTES: Final = 1 << 20
 MOST_MARKS: Final = 10_000

@@ -26,30 +26,30 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from analyzer import __version__
-from analyzer.cli.commands import dataset_of, named_dataset, tell_notes
-from analyzer.common.errors import UsageError
-from analyzer.common.times import rfc3339
-from analyzer.dataset import tables
-from analyzer.dataset.dataset import MANIFEST, StoredDataset, is_dataset, open_dataset, read_manifest, readable
-from analyzer.dataset.locks import DatasetLockedError
-from analyzer.pipeline.read_options import ReadOptions
-from captures.cache import cache_root
-from captures.errors import KwireError
-from captures.files import CaptureError, CapturePoint, begins_ns, capture_points, urls
-from reports.output import name_of
-from reports.view import columns, exchange_pairs
-from reports.view.answers import View
-from reports.view.current_view import CurrentView
-from reports.view.messages import Messages
-from reports.view.notes import Notes
-from reports.view.partial_view import PartialViews, ViewClosedError
-from reports.view.source_captures import SourceCaptures
-from reports.view.tables import Tables
+from kwire.analyzer import __version__
+from kwire.analyzer.cli.commands import dataset_of, named_dataset, tell_notes
+from kwire.analyzer.common.errors import UsageError
+from kwire.analyzer.common.times import rfc3339
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.dataset.dataset import MANIFEST, StoredDataset, is_dataset, open_dataset, read_manifest, readable
+from kwire.analyzer.dataset.locks import DatasetLockedError
+from kwire.analyzer.pipeline.read_options import ReadOptions
+from kwire.captures.cache import cache_root
+from kwire.captures.errors import KwireError
+from kwire.captures.files import CaptureError, CapturePoint, begins_ns, capture_points, urls
+from kwire.reports.output import name_of
+from kwire.reports.view import columns, exchange_pairs
+from kwire.reports.view.answers import View
+from kwire.reports.view.current_view import CurrentView
+from kwire.reports.view.messages import Messages
+from kwire.reports.view.notes import Notes
+from kwire.reports.view.partial_view import PartialViews, ViewClosedError
+from kwire.reports.view.source_captures import SourceCaptures
+from kwire.reports.view.tables import Tables
 
 if TYPE_CHECKING:
-    from analyzer.options.questions import ViewOptions
-    from analyzer.pipeline.points import Progress
+    from kwire.analyzer.options.questions import ViewOptions
+    from kwire.analyzer.pipeline.points import Progress
 
 ENDING_SECONDS: Final = 10
 """Wait at the end for the analysis to stop and remove its files."""
@@ -277,7 +277,7 @@ class _CaptureSource:
         """Check the beginning of each capture; False if a source can be read only once. Raises CaptureError."""
         if not self.points or any(urls.is_url(path) for point in self.points for path in point.paths):
             return False
-        from captures.packets import Reader
+        from kwire.captures.packets import Reader
 
         for point in self.points:
             with Reader(point, window_bytes=CHECKED_BYTES) as reader:

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from analyzer.frame.counting import blocks
+from kwire.analyzer.frame.counting import blocks
 
 NEAR: Final = 10_000
 """Rows from either end up to which a window is found by one pass over the keys."""

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from analyzer.dataset import tables as contract
-from analyzer.dataset.dataset import readable
-from reports.view.filter_values import filter_time, quoted
-from reports.view.tables import OTHER_ROWS, BadRequestError, Key, Tables
+from kwire.analyzer.dataset import tables as contract
+from kwire.analyzer.dataset.dataset import readable
+from kwire.reports.view.filter_values import filter_time, quoted
+from kwire.reports.view.tables import OTHER_ROWS, BadRequestError, Key, Tables
 
 MAX_PARTITIONS: Final = 100
 """Partitions of an exchange that are listed."""

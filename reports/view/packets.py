@@ -15,10 +15,10 @@ from typing import Final
 
 import numpy as np
 
-from captures.files import CapturePoint
-from captures.files.sources import Source
-from captures.files.write import block_of, option
-from captures.packets import Reader
+from kwire.captures.files import CapturePoint
+from kwire.captures.files.sources import Source
+from kwire.captures.files.write import block_of, option
+from kwire.captures.packets import Reader
 
 End = tuple[str, int]
 """Address and port."""

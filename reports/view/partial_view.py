@@ -16,16 +16,16 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from analyzer.dataset.dataset import StoredDataset
-from analyzer.pipeline.read_options import ReadOptions
-from captures.errors import KwireError
-from captures.files import CapturePoint
-from reports.view import columns
-from reports.view.answers import View
-from reports.view.current_view import CurrentView
-from reports.view.messages import Messages
-from reports.view.source_captures import SourceCaptures
-from reports.view.tables import Tables
+from kwire.analyzer.dataset.dataset import StoredDataset
+from kwire.analyzer.pipeline.read_options import ReadOptions
+from kwire.captures.errors import KwireError
+from kwire.captures.files import CapturePoint
+from kwire.reports.view import columns
+from kwire.reports.view.answers import View
+from kwire.reports.view.current_view import CurrentView
+from kwire.reports.view.messages import Messages
+from kwire.reports.view.source_captures import SourceCaptures
+from kwire.reports.view.tables import Tables
 
 SHOWN: Final = 1_000_000
 """Exchanges that are shown before the analysis is complete."""
@@ -80,11 +80,11 @@ class PartialViews:
     def peek(self, point: CapturePoint, how: ReadOptions) -> None:
         """Make a view of a capture's beginning, long before the analysis hands out its first thousands of rows. Errors
         are left to the analysis to report."""
-        from analyzer.bulk.engine import Engine  # datasets do not need them
-        from analyzer.dataset.parquet_files import tables_of
-        from analyzer.pipeline.analysis_options import AnalysisOptions
-        from analyzer.pipeline.drive import drive
-        from analyzer.pipeline.point_tables import PointTables
+        from kwire.analyzer.bulk.engine import Engine  # datasets do not need them
+        from kwire.analyzer.dataset.parquet_files import tables_of
+        from kwire.analyzer.pipeline.analysis_options import AnalysisOptions
+        from kwire.analyzer.pipeline.drive import drive
+        from kwire.analyzer.pipeline.point_tables import PointTables
 
         with contextlib.suppress(KwireError, OSError):
             engine = Engine(point, replace(how, window_bytes=PEEKED, threads=1).settings())

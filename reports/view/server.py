@@ -25,11 +25,11 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response, S
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from captures.errors import KwireError
-from reports.view.current_view import CurrentView
+from kwire.captures.errors import KwireError
+from kwire.reports.view.current_view import CurrentView
 
 if TYPE_CHECKING:
-    from reports.view.answers import Answer
+    from kwire.reports.view.answers import Answer
 
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
@@ -111,7 +111,7 @@ def application(current: CurrentView, door: Access) -> ASGIApp:
     """Make the server's ASGI application."""
     files = {
         entry.name: entry.read_bytes()
-        for entry in resources.files("reports.view").joinpath("page").iterdir()
+        for entry in resources.files("kwire.reports.view").joinpath("page").iterdir()
         if entry.name.rpartition(".")[2] in TYPES
     }
 
@@ -180,18 +180,18 @@ def _answer(current: CurrentView, what: str, query: dict[str, str], gone: thread
     try:
         view = current.first_view()
     except KwireError as problem:  # there will be no view
-        from reports.view.answers import error_answer
+        from kwire.reports.view.answers import error_answer
 
         return error_answer(500, problem)
-    from analyzer.frame.spill import cancellable
-    from reports.view.answers import answer_call
+    from kwire.analyzer.frame.spill import cancellable
+    from kwire.reports.view.answers import answer_call
 
     with cancellable(gone):
         return answer_call(view, what, query)
 
 
 def _keep(current: CurrentView, content: bytes) -> Answer:
-    from reports.view.answers import store_notes
+    from kwire.reports.view.answers import store_notes
 
     return store_notes(current.first_view(), content)
 

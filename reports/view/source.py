@@ -1,6 +1,6 @@
 """Mapped columns as columns that filters are evaluated on.
 
-In: `Columns`. Out: `ExchangeColumns` of `analyzer.filter`, so that the page's filter is the one of `kwire show`. Rules:
+In: `Columns`. Out: `ExchangeColumns` of `kwire.analyzer.filter`, so that the page's filter is the one of `kwire show`. Rules:
 a test is applied once to each distinct value and list, of which there are few, and rows only look up the result. They
 are processed in slices that fit the processor's cache.
 """
@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from analyzer.filter.conditions import Test
-from analyzer.filter.sources import Coded, ExchangeColumns, null_of
-from analyzer.frame.list_columns import ListColumn
-from reports.view.columns import Columns
+from kwire.analyzer.filter.conditions import Test
+from kwire.analyzer.filter.sources import Coded, ExchangeColumns, null_of
+from kwire.analyzer.frame.list_columns import ListColumn
+from kwire.reports.view.columns import Columns
 
 Memory = dict[Any, Any]
 """Results of tests on distinct values and lists."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from analyzer.pipeline.read_options import ReadOptions
-from captures.files import CapturePoint, capture_points
+from kwire.analyzer.pipeline.read_options import ReadOptions
+from kwire.captures.files import CapturePoint, capture_points
 
 SIDES: Final = ("request", "response")
 """Messages of an exchange."""

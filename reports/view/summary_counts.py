@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from analyzer.frame.counting import blocks, count_codes, quantiles
-from reports.view.filter_completion import count_values, value_word
-from reports.view.tables import Selection, Tables
+from kwire.analyzer.frame.counting import blocks, count_codes, quantiles
+from kwire.reports.view.filter_completion import count_values, value_word
+from kwire.reports.view.tables import Selection, Tables
 
 FACETS: Final = ("api", "error", "cause", "client_id", "topic", "group", "broker", "status")
 """Columns whose values are counted by default."""

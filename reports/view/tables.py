@@ -17,18 +17,18 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from analyzer.dataset import tables
-from analyzer.dataset.dataset import StoredDataset, readable
-from analyzer.filter import evaluation
-from analyzer.filter import names as naming
-from analyzer.filter.tokens import Word, WordError
-from analyzer.frame.counting import blocks
-from analyzer.frame.spill import check_cancelled
-from captures.errors import KwireError
-from reports.view import orders
-from reports.view.cache import ArrayCache
-from reports.view.columns import Columns
-from reports.view.source import MappedColumns, Memory
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.dataset.dataset import StoredDataset, readable
+from kwire.analyzer.filter import evaluation
+from kwire.analyzer.filter import names as naming
+from kwire.analyzer.filter.tokens import Word, WordError
+from kwire.analyzer.frame.counting import blocks
+from kwire.analyzer.frame.spill import check_cancelled
+from kwire.captures.errors import KwireError
+from kwire.reports.view import orders
+from kwire.reports.view.cache import ArrayCache
+from kwire.reports.view.columns import Columns
+from kwire.reports.view.source import MappedColumns, Memory
 
 Key = tuple[str, str, int | None, int | None]
 """Identity of an exchange: capture, connection, exchange, reply (unique in a dataset)."""

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from analyzer.frame.counting import CACHE_BLOCK, blocks, count_before, count_codes
-from reports.view.filter_values import quoted
-from reports.view.tables import BadRequestError, Tables
+from kwire.analyzer.frame.counting import CACHE_BLOCK, blocks, count_before, count_codes
+from kwire.reports.view.filter_values import quoted
+from kwire.reports.view.tables import BadRequestError, Tables
 
 TRACKS: Final = 50
 """Tracks that are shown; others are counted."""

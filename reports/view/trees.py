@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from analyzer.cli.exchange_lines import node_value
-from analyzer.cli.text import printable
-from analyzer.filter import names
-from analyzer.messages.exchange import Exchange
-from analyzer.protocol.budget import BYTES, Budget
-from analyzer.protocol.tree import Node
-from analyzer.records.record_trees import Records
-from reports.view import lazy_tree
-from reports.view.lazy_tree import LENGTH
+from kwire.analyzer.cli.exchange_lines import node_value
+from kwire.analyzer.cli.text import printable
+from kwire.analyzer.filter import names
+from kwire.analyzer.messages.exchange import Exchange
+from kwire.analyzer.protocol.budget import BYTES, Budget
+from kwire.analyzer.protocol.tree import Node
+from kwire.analyzer.records.record_trees import Records
+from kwire.reports.view import lazy_tree
+from kwire.reports.view.lazy_tree import LENGTH
 
 AT_ONCE: Final = 200
 """Children of a node in one answer."""

@@ -1,6 +1,6 @@
 """Forge Kafka conversations for tests, and read them with kwire.
 
-Messages are encoded by `analyzer.protocol.encoding`, which the golden files prove against Kafka's own code; packets
+Messages are encoded by `kwire.analyzer.protocol.encoding`, which the golden files prove against Kafka's own code; packets
 are made by `tests.captures.forge`. `read` also checks the coverage of each capture, in every test that uses it.
 """
 
@@ -14,9 +14,9 @@ from typing import Any
 
 import pyarrow as pa
 
-import analyzer
-from analyzer.dataset.tables import OPAQUE_REASONS
-from analyzer.protocol.encoding import encode_request, encode_response
+from kwire import analyzer
+from kwire.analyzer.dataset.tables import OPAQUE_REASONS
+from kwire.analyzer.protocol.encoding import encode_request, encode_response
 from tests.captures.forge import TO_BROKER, TO_CLIENT, Record, Segment, Write, pcap, rendered
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-import analyzer
-from analyzer.pipeline.read_options import ReadOptions
+from kwire import analyzer
+from kwire.analyzer.pipeline.read_options import ReadOptions
 from tests.analyzer.forging import answering, asking, heartbeat, heartbeat_answer, request, response, turns
 from tests.captures.forge import Segment, converse, pcap, rendered
 from tests.shared import SAMPLES, capture_files

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.cli import commands
-from analyzer.live import preparation
-from captures import kernels
-from captures.kernels import Compiling
-from captures.shipped import Shipped
+from kwire.analyzer.cli import commands
+from kwire.analyzer.live import preparation
+from kwire.captures import kernels
+from kwire.captures.kernels import Compiling
+from kwire.captures.shipped import Shipped
 
 
 class Terminal(io.StringIO):
@@ -40,7 +40,7 @@ def compile_two() -> None:
     """Report two kernels to the listener, as a command does that needs them."""
     listener = kernels.tell(kernels._nobody)
     kernels.tell(listener)
-    for number, name in enumerate(("captures.packets.scan", "captures.flows.assign"), 1):
+    for number, name in enumerate(("kwire.captures.packets.scan", "kwire.captures.flows.assign"), 1):
         listener(Compiling(name, number, 7))
         listener(None)
 
@@ -99,7 +99,7 @@ def test_watch_says_so_where_only_some_are_compiled(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some kernels are stored; reading a sample compiles the others, once."""
-    (tmp_path / "captures.packets.scan.0123456789abcdef").touch()
+    (tmp_path / "kwire.captures.packets.scan.0123456789abcdef").touch()
     monkeypatch.setattr(kernels, "object_folder", lambda: tmp_path)
     monkeypatch.setattr(preparation, "_read_sample", compile_two)
     preparation.warm_up()

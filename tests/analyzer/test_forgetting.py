@@ -12,21 +12,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analyzer.analysis import sessions, summary
-from analyzer.api import decode
-from analyzer.bulk import rows, shard
-from analyzer.bulk.engine import Engine, Settings
-from analyzer.bulk.rows import Names
-from analyzer.bulk.shard import Conversations
-from analyzer.bulk.symbols import content, of_all, without
-from analyzer.dataset.dataset import Dataset
-from analyzer.dataset.parquet_files import tables_of
-from analyzer.pipeline import point_result, point_tables
-from analyzer.pipeline.analysis_options import AnalysisOptions
-from analyzer.pipeline.drive import drive
-from analyzer.pipeline.point_tables import PointTables
-from analyzer.pipeline.read_options import ReadOptions
-from captures.files import capture_points
+from kwire.analyzer.analysis import sessions, summary
+from kwire.analyzer.api import decode
+from kwire.analyzer.bulk import rows, shard
+from kwire.analyzer.bulk.engine import Engine, Settings
+from kwire.analyzer.bulk.rows import Names
+from kwire.analyzer.bulk.shard import Conversations
+from kwire.analyzer.bulk.symbols import content, of_all, without
+from kwire.analyzer.dataset.dataset import Dataset
+from kwire.analyzer.dataset.parquet_files import tables_of
+from kwire.analyzer.pipeline import point_result, point_tables
+from kwire.analyzer.pipeline.analysis_options import AnalysisOptions
+from kwire.analyzer.pipeline.drive import drive
+from kwire.analyzer.pipeline.point_tables import PointTables
+from kwire.analyzer.pipeline.read_options import ReadOptions
+from kwire.captures.files import capture_points
 from tests.analyzer.analysis import read_modes
 from tests.analyzer.checkpoints import cutting
 from tests.bench import seen

@@ -3,7 +3,7 @@
 The result is a value with a reason, within bounds of time and memory, and no text of a capture reaches a terminal
 unescaped.
 
-proves: analyzer.common.escapes, analyzer.protocol.budget.
+proves: kwire.analyzer.common.escapes, kwire.analyzer.protocol.budget.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from types import SimpleNamespace
 
 import pytest
 
-import analyzer
-from analyzer.cli import exchange_lines, parser
-from analyzer.cli.exchange_lines import Lines
-from analyzer.common.escapes import json_text, printable
-from analyzer.protocol import budget
-from captures.files.sources import utf8
+from kwire import analyzer
+from kwire.analyzer.cli import exchange_lines, parser
+from kwire.analyzer.cli.exchange_lines import Lines
+from kwire.analyzer.common.escapes import json_text, printable
+from kwire.analyzer.protocol import budget
+from kwire.captures.files.sources import utf8
 from tests.captures import forge
 from tests.shared import KWIRE, ROOT, SAMPLES
 

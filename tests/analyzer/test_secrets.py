@@ -1,6 +1,6 @@
 """Mask secrets in unmarked places: answers without requests, raw SASL tokens, copied metadata logs.
 
-proves: analyzer.messages.raw_messages, analyzer.records.internal_topics, analyzer.records.log_names. (Passwords are
+proves: kwire.analyzer.messages.raw_messages, kwire.analyzer.records.internal_topics, kwire.analyzer.records.log_names. (Passwords are
 made up.)
 """
 
@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-import analyzer
-from analyzer.messages.raw_messages import masked
-from analyzer.protocol import api_keys
-from analyzer.protocol.tree import Node
-from analyzer.records.record_trees import record_set
+from kwire import analyzer
+from kwire.analyzer.messages.raw_messages import masked
+from kwire.analyzer.protocol import api_keys
+from kwire.analyzer.protocol.tree import Node
+from kwire.analyzer.records.record_trees import record_set
 from tests.analyzer import forging
 from tests.captures.forge import converse
 from tests.shared import KWIRE, ROOT
@@ -170,7 +170,7 @@ def test_a_copied_metadata_log_hides_its_secrets_on_the_wire_too(topic: str) -> 
 
 def test_values_that_only_begin_like_metadata_are_kept(tmp_path: Path) -> None:
     """Longer or cut off, it is no metadata record, so its value is treated like any other."""
-    from analyzer.protocol import embedded
+    from kwire.analyzer.protocol import embedded
 
     value = analyzer.analyze(_segment(tmp_path), records="full")
     assert value.records.num_rows == 2

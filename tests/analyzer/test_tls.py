@@ -19,15 +19,15 @@ from typing import Any
 
 import pytest
 
-import analyzer
-from analyzer.bulk.engine import Engine, Settings
-from analyzer.dataset.dataset import Parts
-from analyzer.pipeline import shares
-from analyzer.pipeline.points import AnalysisOptions, joined
-from analyzer.pipeline.read_options import ReadOptions
-from captures.errors import CaptureError
-from captures.files import capture_points
-from captures.files.write import pcap, pcapng
+from kwire import analyzer
+from kwire.analyzer.bulk.engine import Engine, Settings
+from kwire.analyzer.dataset.dataset import Parts
+from kwire.analyzer.pipeline import shares
+from kwire.analyzer.pipeline.points import AnalysisOptions, joined
+from kwire.analyzer.pipeline.read_options import ReadOptions
+from kwire.captures.errors import CaptureError
+from kwire.captures.files import capture_points
+from kwire.captures.files.write import pcap, pcapng
 from tests.analyzer import forging
 from tests.analyzer.cli.test_parser import kwire, refused
 from tests.captures.forge import START_NS, Segment, Write, converse, interleaved, rendered

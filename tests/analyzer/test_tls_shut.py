@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-import analyzer
-from analyzer.cli.summary_lines import summary_text
-from captures.tls import midstream
-from captures.tls.ciphers import Opener13
-from captures.tls.keylog import TRAFFIC, KeyLog
+from kwire import analyzer
+from kwire.analyzer.cli.summary_lines import summary_text
+from kwire.captures.tls import midstream
+from kwire.captures.tls.ciphers import Opener13
+from kwire.captures.tls.keylog import TRAFFIC, KeyLog
 from tests.analyzer import forging
 from tests.analyzer.test_tls import HOWS, log_of, plain, talked
 from tests.captures.forge import START_NS, Segment, Write, converse

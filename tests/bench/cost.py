@@ -22,19 +22,19 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from analyzer.api import findings_of
-from analyzer.bulk.engine import Settings
-from analyzer.dataset import tables
-from analyzer.dataset.dataset import Parts
-from analyzer.pipeline import shares
-from analyzer.pipeline.points import AnalysisOptions, joined
-from analyzer.pipeline.read_options import ReadOptions
-from captures.chunks.chunk_reader import ChunkJoiner, ChunkReader, ChunkResult, PointSummary, chunks_of
-from captures.chunks.routing import RoutedReader
-from captures.chunks.sorting import Stored, divided, store
-from captures.files import CapturePoint, capture_points
-from reports.spark import chunked, merging
-from reports.spark.chunked import GROUPS, in_place_bytes, window_bytes
+from kwire.analyzer.api import findings_of
+from kwire.analyzer.bulk.engine import Settings
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.dataset.dataset import Parts
+from kwire.analyzer.pipeline import shares
+from kwire.analyzer.pipeline.points import AnalysisOptions, joined
+from kwire.analyzer.pipeline.read_options import ReadOptions
+from kwire.captures.chunks.chunk_reader import ChunkJoiner, ChunkReader, ChunkResult, PointSummary, chunks_of
+from kwire.captures.chunks.routing import RoutedReader
+from kwire.captures.chunks.sorting import Stored, divided, store
+from kwire.captures.files import CapturePoint, capture_points
+from kwire.reports.spark import chunked, merging
+from kwire.reports.spark.chunked import GROUPS, in_place_bytes, window_bytes
 from tests.bench import generate
 from tests.bench.__main__ import say
 from tests.shared import ROOT

@@ -23,12 +23,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from analyzer.cli.parser import main as kwire
-from analyzer.dataset.dataset import StoredDataset, open_dataset
-from analyzer.findings import evaluate
-from analyzer.findings.capture import CaptureFrame
-from analyzer.findings.rules import RULES, limits_of
-from analyzer.frame.parquet import RowGroups
+from kwire.analyzer.cli.parser import main as kwire
+from kwire.analyzer.dataset.dataset import StoredDataset, open_dataset
+from kwire.analyzer.findings import evaluate
+from kwire.analyzer.findings.capture import CaptureFrame
+from kwire.analyzer.findings.rules import RULES, limits_of
+from kwire.analyzer.frame.parquet import RowGroups
 from tests.bench.__main__ import say
 from tests.shared import capture_files, sample_folders, shared_folders
 

@@ -14,8 +14,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from analyzer.pipeline.points import AnalysisOptions
-from analyzer.pipeline.read_options import ReadOptions
+from kwire.analyzer.pipeline.points import AnalysisOptions
+from kwire.analyzer.pipeline.read_options import ReadOptions
 from tests.analyzer.checkpoints import cutting
 from tests.shared import capture_files, sample_folders, shared_folders
 

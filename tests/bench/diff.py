@@ -18,11 +18,11 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from analyzer.analysis.connections import Coverage
-from analyzer.dataset import dataset, tables
-from analyzer.dataset.tables import REPLAYED
-from analyzer.protocol import api_keys
-from analyzer.protocol.encoding import encode_request, encode_response
+from kwire.analyzer.analysis.connections import Coverage
+from kwire.analyzer.dataset import dataset, tables
+from kwire.analyzer.dataset.tables import REPLAYED
+from kwire.analyzer.protocol import api_keys
+from kwire.analyzer.protocol.encoding import encode_request, encode_response
 from tests.bench.__main__ import add_save, begin_result, measured, save, say
 from tests.replay.batching import batch, produced, produced_answer
 from tests.shared import KWIRE, ROOT
@@ -94,7 +94,7 @@ def _answer(key: int, version: int, body: Any) -> bytes:
 
 
 def forge(path: Path, exchanges: int) -> None:
-    """Write a RUN of that many exchanges, as `replay.outcome.Recorder` would."""
+    """Write a RUN of that many exchanges, as `kwire.replay.outcome.Recorder` would."""
     started = np.datetime64("2026-11-21T00:00:00", "us")
     with dataset.Writer(path) as writer:
         each = exchanges // CONNECTIONS

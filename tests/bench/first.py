@@ -18,13 +18,13 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from analyzer.pipeline.read_options import ReadOptions
-from analyzer.protocol import api_keys, tree
-from analyzer.protocol.encoding import encode_response
-from replay import inputs, run
-from replay.options import Options
-from replay.send import link
-from replay.send.settings import Settings
+from kwire.analyzer.pipeline.read_options import ReadOptions
+from kwire.analyzer.protocol import api_keys, tree
+from kwire.analyzer.protocol.encoding import encode_response
+from kwire.replay import inputs, run
+from kwire.replay.options import Options
+from kwire.replay.send import link
+from kwire.replay.send.settings import Settings
 from tests.bench import generate
 from tests.bench.__main__ import add_save, begin_result, save, say
 from tests.bench.replay import Sink

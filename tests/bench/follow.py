@@ -23,8 +23,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-import analyzer
-from analyzer.dataset.dataset import concatenated
+from kwire import analyzer
+from kwire.analyzer.dataset.dataset import concatenated
 from tests.analyzer.checkpoints import cutting
 from tests.shared import KWIRE, ROOT, SAMPLES, capture_files
 

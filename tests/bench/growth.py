@@ -74,9 +74,9 @@ def memory_of(folder: Path, kind: str, times: int) -> dict[str, Any]:
 
 def filter_cost(folder: Path, size: int, runs: int) -> dict[str, float]:
     """Seconds of framing and matching alone, and with a filter of 1 in 1,000."""
-    import analyzer
-    from analyzer.bulk.engine import Engine, Settings
-    from captures.files import capture_points
+    from kwire import analyzer
+    from kwire.analyzer.bulk.engine import Engine, Settings
+    from kwire.captures.files import capture_points
 
     path = folder / "filter.pcap"
     capture = generate.small(path, size)

@@ -21,9 +21,9 @@ import snappy
 import zstandard
 from isal import isal_zlib
 
-from analyzer.records import batch_reader as r
-from analyzer.records import batches as b
-from analyzer.records import checksums
+from kwire.analyzer.records import batch_reader as r
+from kwire.analyzer.records import batches as b
+from kwire.analyzer.records import checksums
 
 ROUNDS = 7
 BATCHES = 64

@@ -25,18 +25,18 @@ from typing import Any
 
 import pytest
 
-from analyzer.dataset import tables
-from analyzer.protocol import api_keys
-from analyzer.protocol.encoding import encode_request, encode_response
-from analyzer.protocol.errors import TOPIC_AUTHORIZATION_FAILED
-from replay import run
-from replay.options import Options
-from replay.outcome import quantiles
-from replay.plan.sessions import Request, Session
-from replay.send import link
-from replay.send.engine import Engine
-from replay.send.settings import Settings
-from replay.source import MemorySource
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.protocol import api_keys
+from kwire.analyzer.protocol.encoding import encode_request, encode_response
+from kwire.analyzer.protocol.errors import TOPIC_AUTHORIZATION_FAILED
+from kwire.replay import run
+from kwire.replay.options import Options
+from kwire.replay.outcome import quantiles
+from kwire.replay.plan.sessions import Request, Session
+from kwire.replay.send import link
+from kwire.replay.send.engine import Engine
+from kwire.replay.send.settings import Settings
+from kwire.replay.source import MemorySource
 from tests.bench.__main__ import add_save, begin_result, save, say
 from tests.replay.batching import batch, produced, produced_answer
 

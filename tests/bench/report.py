@@ -22,8 +22,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from analyzer.dataset import dataset, tables
-from analyzer.protocol import schema
+from kwire.analyzer.dataset import dataset, tables
+from kwire.analyzer.protocol import schema
 from tests.shared import KWIRE
 
 BARS = {"embedded": (20, 4 << 30), "spark": (40, 4 << 30)}

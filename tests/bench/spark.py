@@ -28,11 +28,11 @@ WAYS = ("local", "by capture point", "by connection", "in chunks")
 _RUN = """
 import json, os, sys, time
 way, path, out, records = sys.argv[1:5]
-from analyzer import api
+from kwire.analyzer import api
 begin = lambda: api.analyze(path, out, records=records, threads=2)
 if way != "local":
-    from captures.files import capture_points
-    from reports.spark import chunked, ingest, session
+    from kwire.captures.files import capture_points
+    from kwire.reports.spark import chunked, ingest, session
     spark = session.session("local[2]", quick=True)  # as `kwire analyze` has it
     warm = sys.argv[5]  # Spark's first job starts its Python workers
     split = 1 << 60 if way == "by capture point" else 0

@@ -11,9 +11,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from analyzer.pipeline.read_options import ReadOptions
-from replay.plan import sessions
-from replay.plan.windows import TwoPassReader
+from kwire.analyzer.pipeline.read_options import ReadOptions
+from kwire.replay.plan import sessions
+from kwire.replay.plan.windows import TwoPassReader
 from tests.bench import generate
 from tests.bench.__main__ import Run, kwire, measured, say
 

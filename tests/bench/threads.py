@@ -43,22 +43,22 @@ SCANNING = "kwire-scan"
 
 STAGES = (
     # what, where, name of the function there, kind
-    ("read and checksum", "captures.files.sources", "Source.readinto", IN_ORDER),
-    ("find packets", "captures.packets", "Reader._scan", IN_ORDER),
-    ("guess at chunks", "captures.chunks.parallel_scan", "_guessed", IN_ORDER),
-    ("join chunks", "captures.chunks.chunk_reader", "ChunkJoiner.take", IN_ORDER),
-    ("follow connections", "captures.flows", "Flows.assign", IN_ORDER),
-    ("order payload", "captures.streams", "Streams.advance", DIVIDED),
-    ("frame, decode, match", "analyzer.bulk.shard", "Conversations.take", DIVIDED),
-    ("put shards together", "analyzer.bulk.rows", "ShardMerger.take", IN_ORDER),
-    ("move shards' rows", "analyzer.bulk.merging", "look", DIVIDED),
-    ("move shards' rows", "analyzer.bulk.merging", "look_at_parts", DIVIDED),
-    ("move shards' rows", "analyzer.bulk.merging", "move", DIVIDED),
-    ("summary", "analyzer.analysis.summary", "Summary.take", IN_ORDER),
-    ("learn", "analyzer.pipeline.point_tables", "PointTables.learn", IN_ORDER),
-    ("columns", "analyzer.bulk.exchange_tables", "_exchanges", DIVIDED),
-    ("columns", "analyzer.bulk.exchange_tables", "_partitions", DIVIDED),
-    ("Parquet", "analyzer.dataset.dataset", "Parts._store", DIVIDED),
+    ("read and checksum", "kwire.captures.files.sources", "Source.readinto", IN_ORDER),
+    ("find packets", "kwire.captures.packets", "Reader._scan", IN_ORDER),
+    ("guess at chunks", "kwire.captures.chunks.parallel_scan", "_guessed", IN_ORDER),
+    ("join chunks", "kwire.captures.chunks.chunk_reader", "ChunkJoiner.take", IN_ORDER),
+    ("follow connections", "kwire.captures.flows", "Flows.assign", IN_ORDER),
+    ("order payload", "kwire.captures.streams", "Streams.advance", DIVIDED),
+    ("frame, decode, match", "kwire.analyzer.bulk.shard", "Conversations.take", DIVIDED),
+    ("put shards together", "kwire.analyzer.bulk.rows", "ShardMerger.take", IN_ORDER),
+    ("move shards' rows", "kwire.analyzer.bulk.merging", "look", DIVIDED),
+    ("move shards' rows", "kwire.analyzer.bulk.merging", "look_at_parts", DIVIDED),
+    ("move shards' rows", "kwire.analyzer.bulk.merging", "move", DIVIDED),
+    ("summary", "kwire.analyzer.analysis.summary", "Summary.take", IN_ORDER),
+    ("learn", "kwire.analyzer.pipeline.point_tables", "PointTables.learn", IN_ORDER),
+    ("columns", "kwire.analyzer.bulk.exchange_tables", "_exchanges", DIVIDED),
+    ("columns", "kwire.analyzer.bulk.exchange_tables", "_partitions", DIVIDED),
+    ("Parquet", "kwire.analyzer.dataset.dataset", "Parts._store", DIVIDED),
 )
 
 
@@ -102,9 +102,9 @@ def profiled(command: list[str]) -> dict[str, Any]:
         for part in outer:
             owner = getattr(owner, part)
         setattr(owner, last, clock.wrap(stage, getattr(owner, last)))
-    from analyzer.bulk import engine
-    from analyzer.cli import parser as cli
-    from analyzer.pipeline import point_tables
+    from kwire.analyzer.bulk import engine
+    from kwire.analyzer.cli import parser as cli
+    from kwire.analyzer.pipeline import point_tables
 
     ended = engine.Engine.ended
 

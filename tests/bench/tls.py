@@ -3,7 +3,7 @@
     python -m tests.bench.tls                    # 64 MiB of records of 16 KiB and of 300 B, over 1 and 8 connections
     python -m tests.bench.tls --size 256M --mss 60000
 
-Windows of segments go through `captures.tls.stage` as the engine hands them over: 1,448 bytes a packet with room for
+Windows of segments go through `kwire.captures.tls.stage` as the engine hands them over: 1,448 bytes a packet with room for
 its headers between, windows of 8 MiB, one shard, or two in two threads. The plain loop has its nonces and slices ready.
 Best of several, in turn; processor time for one core, wall time for two against one. All text that comes out is
 compared.
@@ -21,10 +21,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from captures import stream_tables as t
-from captures.streams import Segments
-from captures.tls.keylog import KeyLog
-from captures.tls.stage import Stage
+from kwire.captures import stream_tables as t
+from kwire.captures.streams import Segments
+from kwire.captures.tls.keylog import KeyLog
+from kwire.captures.tls.stage import Stage
 from tests.bench.__main__ import begin_result, save, say
 from tests.captures.forge import Write
 from tests.captures.tls.records import Forged

@@ -27,13 +27,13 @@ from typing import Any
 
 import numpy as np
 
-from analyzer.dataset import tables
-from analyzer.filter.names import ADDRESSES
-from analyzer.frame import spill
-from analyzer.options.questions import ViewOptions
-from analyzer.protocol import schema
-from reports.view import columns, open_view
-from reports.view.answers import View, answer_call
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.filter.names import ADDRESSES
+from kwire.analyzer.frame import spill
+from kwire.analyzer.options.questions import ViewOptions
+from kwire.analyzer.protocol import schema
+from kwire.reports.view import columns, open_view
+from kwire.reports.view.answers import View, answer_call
 from tests.reports.forging import Forged
 
 START_US = 1_767_322_800_000_000
@@ -200,7 +200,7 @@ def calls(view: View) -> dict[str, float]:
 
 
 def _known() -> dict[str, Callable[..., Any]]:
-    from reports.view.answers import CALLS
+    from kwire.reports.view.answers import CALLS
 
     return CALLS
 

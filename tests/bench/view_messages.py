@@ -22,10 +22,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-import analyzer
-from analyzer.options.questions import ViewOptions
-from reports.view import open_view
-from reports.view.answers import View, answer_call
+from kwire import analyzer
+from kwire.analyzer.options.questions import ViewOptions
+from kwire.reports.view import open_view
+from kwire.reports.view.answers import View, answer_call
 from tests.bench import generate, messages
 
 MEGABYTE: Final = 1_000_000

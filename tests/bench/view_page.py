@@ -13,7 +13,7 @@ import subprocess
 import time
 from typing import Any
 
-from reports.view.answers import View
+from kwire.reports.view.answers import View
 from tests.reports.view.conftest import served
 from tests.shared import KWIRE, ROOT
 

@@ -19,8 +19,8 @@ from typing import Any
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-import analyzer
-from analyzer.dataset import dataset
+from kwire import analyzer
+from kwire.analyzer.dataset import dataset
 from tests.bench import generate
 from tests.bench.__main__ import add_save, begin_result, measured, save, say
 from tests.brokers import jars

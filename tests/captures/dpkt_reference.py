@@ -1,4 +1,4 @@
-"""Reference implementation of `captures.packets`: its rows by dpkt and plain Python, a packet at a time.
+"""Reference implementation of `kwire.captures.packets`: its rows by dpkt and plain Python, a packet at a time.
 
 dpkt reads links, IP and TCP; files are walked here with `struct`, because dpkt's readers give neither wire lengths nor
 offsets, and know neither several sections nor interfaces. Only for well-formed captures: what is cut or damaged in the

@@ -23,9 +23,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
-from captures.files.write import Record as Record
-from captures.files.write import pcap as pcap
-from captures.files.write import pcapng as pcapng
+from kwire.captures.files.write import Record as Record
+from kwire.captures.files.write import pcap as pcap
+from kwire.captures.files.write import pcapng as pcapng
 
 End = tuple[str, int]
 """IP address (v4 or v6) and TCP port."""

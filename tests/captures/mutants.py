@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from captures.files import CaptureError
+from kwire.captures.files import CaptureError
 from tests.captures import forge
 from tests.captures.forge import ETHERNET, LOOP, NULL, RAW, SLL, SLL2, TO_BROKER, TO_CLIENT, Record, Write
 from tests.captures.reading import read_bytes

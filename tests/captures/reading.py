@@ -6,8 +6,8 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from captures.files import CapturePoint, FileInfo
-from captures.packets import COUNTED, Packets, Reader
+from kwire.captures.files import CapturePoint, FileInfo
+from kwire.captures.packets import COUNTED, Packets, Reader
 from tests.captures.dpkt_reference import Row
 
 

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from captures import out_of_order, stream_tables
-from captures.flows import Flows
-from captures.packets import Packets, no_packets
-from captures.streams import Streams
-from captures.windows import PacketColumns
+from kwire.captures import out_of_order, stream_tables
+from kwire.captures.flows import Flows
+from kwire.captures.packets import Packets, no_packets
+from kwire.captures.streams import Streams
+from kwire.captures.windows import PacketColumns
 from tests.captures.forge import ACK, SYN, Segment, tcp_ip
 
 CLIENT, BROKER = ("10.0.0.1", 40_000), ("10.0.0.2", 9092)

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from captures.attempts import MOST, PAUSE_NS, WAITED_NS, Attempt, attempts, unmet
-from captures.flows import OTHERS, Flows
+from kwire.captures.attempts import MOST, PAUSE_NS, WAITED_NS, Attempt, attempts, unmet
+from kwire.captures.flows import OTHERS, Flows
 from tests.captures.forge import ACK, RST, SYN, End, Segment
 from tests.captures.streaming import HANDSHAKE, MS, START_NS, b, c, packets_of, timed
 from tests.captures.test_flows import using

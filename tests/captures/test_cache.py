@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analyzer.bulk import shard as conversation
-from analyzer.protocol import program, schema
-from captures import cache, kernels, native
+from kwire.analyzer.bulk import shard as conversation
+from kwire.analyzer.protocol import program, schema
+from kwire.captures import cache, kernels, native
 from tests.captures.reaching import reached
 from tests.programs import printed
 
@@ -296,6 +296,8 @@ def test_kernels_are_not_kept_where_others_may_write(tmp_path: Path) -> None:
     """The whole way, in a process of its own: what lies in an open folder is neither linked nor added to."""
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
-    where = printed("from captures import kernels; print(kernels.CACHE_FOLDER)", KWIRE_CACHE_DIR=str(tmp_path / "open"))
+    where = printed(
+        "from kwire.captures import kernels; print(kernels.CACHE_FOLDER)", KWIRE_CACHE_DIR=str(tmp_path / "open")
+    )
     assert not Path(where.strip()).is_relative_to(tmp_path)
     assert not list((tmp_path / "open").iterdir())

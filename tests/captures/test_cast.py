@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from captures import cast as f
-from captures.kernels import NULL
+from kwire.captures import cast as f
+from kwire.captures.kernels import NULL
 
 LARGEST = (1 << 63) - 1
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from captures import segment_sums, stream_tables
-from captures.files import CapturePoint
-from captures.flows import Flows
-from captures.kernels import with_numba
-from captures.packets import Reader, no_packets
-from captures.streams import Streams
+from kwire.captures import segment_sums, stream_tables
+from kwire.captures.files import CapturePoint
+from kwire.captures.flows import Flows
+from kwire.captures.kernels import with_numba
+from kwire.captures.packets import Reader, no_packets
+from kwire.captures.streams import Streams
 from tests.captures import forge
 from tests.captures.forge import TO_BROKER, TO_CLIENT, Record, Segment, Write
 

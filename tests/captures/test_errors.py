@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from captures.errors import CaptureError, KwireError
+from kwire.captures.errors import CaptureError, KwireError
 from tests.shared import ROOT
 
 FILES = [path for package in ("captures", "analyzer", "replay", "reports") for path in (ROOT / package).rglob("*.py")]

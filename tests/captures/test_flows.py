@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from captures.flows import FORGET_NS, FRESH_PACKETS, LINGER_NS, REMEMBERED, WOKEN_INDEX, WOKEN_SLOT, Flows
+from kwire.captures.flows import FORGET_NS, FRESH_PACKETS, LINGER_NS, REMEMBERED, WOKEN_INDEX, WOKEN_SLOT, Flows
 from tests.captures.forge import ACK, FIN, RST, SYN, End, Segment
 from tests.captures.streaming import BROKER, CLIENT, HANDSHAKE, MS, START_NS, b, c, packets_of, timed
 from tests.programs import CHECKED_AND_PLAIN, STRICT, printed

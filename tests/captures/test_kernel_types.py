@@ -43,7 +43,7 @@ def test_no_kernel_takes_or_gives_anything_at_all(package: str) -> None:
         for part in (*(argument.annotation for argument in function.args.args), function.returns)
         if part is None or any(isinstance(name, ast.Name) and name.id == "Any" for name in ast.walk(part))
     ]
-    assert not bare, "Int, Flag, Bytes, Table or Array of captures.kernels says what it is"
+    assert not bare, "Int, Flag, Bytes, Table or Array of kwire.captures.kernels says what it is"
 
 
 FAULTS = {

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from captures import kernels, native
-from captures.cache import python_files
-from captures.kernels import big16, big32, inline, kernel, prefetch, shared
-from captures.shipped import Shipped
+from kwire.captures import kernels, native
+from kwire.captures.cache import python_files
+from kwire.captures.kernels import big16, big32, inline, kernel, prefetch, shared
+from kwire.captures.shipped import Shipped
 from tests.captures.reaching import kernels_of, reached
 from tests.programs import printed
 from tests.shared import ROOT, SAMPLES
@@ -309,7 +309,7 @@ def test_only_kernels_from_elsewhere_go_by_their_own_file() -> None:
     name = kernels._full_name(nothing)
     source = kernels._source_of(nothing)
     assert (name, source) == ("tests.captures.test_kernels.nothing", Path(__file__))
-    from captures.packets import scan
+    from kwire.captures.packets import scan
 
     assert kernels._source_of(scan) is None
 
@@ -323,7 +323,7 @@ def run(code: str, cache: Path, **environment: str) -> str:
 
 
 PROGRESS = (
-    "import sys, numpy as np; from captures import kernels; from tests.captures.test_kernels import nothing, corner;"
+    "import sys, numpy as np; from kwire.captures import kernels; from tests.captures.test_kernels import nothing, corner;"
     "told = []; kernels.tell(told.append);"
     "nothing(np.arange(4)); nothing(np.arange(4)); nothing(np.arange(4, dtype=np.int8));"
     "print([now and (now.kernel.rpartition('.')[2], now.number) for now in told], len(kernels.compiled_here()),"
@@ -372,7 +372,7 @@ def double_apart() -> None:
 
 def test_a_kernel_is_compiled_in_a_process_of_its_own_on_the_first_run(tmp_path: Path) -> None:
     code = (
-        "import sys, numpy as np; from captures import kernels; from tests.captures.test_kernels import *;"
+        "import sys, numpy as np; from kwire.captures import kernels; from tests.captures.test_kernels import *;"
         "kernels.compile_apart(nothing, double_apart);"
         "print(list(kernels._apart)); values = np.arange(4); nothing(values);"
         "print(values.tolist(), 'numba' in sys.modules, list(kernels._apart))"
@@ -449,7 +449,7 @@ def test_with_bounds_checks_a_read_past_an_array_raises(tmp_path: Path) -> None:
 def test_analyze_and_show_do_without_numba(tmp_path: Path) -> None:
     """Once compiled. A capture is read, decoded and written without its half second of imports."""
     code = (
-        "import sys; from analyzer.cli.parser import main\n"
+        "import sys; from kwire.analyzer.cli.parser import main\n"
         f"main(['analyze', {str(SAMPLE)!r}, '-o', {str(tmp_path / 'dataset')!r}]); main(['show', {str(SAMPLE)!r}])\n"
         "print('numba' in sys.modules, file=sys.stderr)"
     )

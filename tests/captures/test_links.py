@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from captures import links
-from captures.files import CaptureError
+from kwire.captures import links
+from kwire.captures.files import CaptureError
 from tests.captures import dpkt_reference, forge
 from tests.captures.forge import Record
 from tests.captures.reading import Reading, read_bytes

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from captures.kernels import NULL
-from captures.packed import WIDTH, pack, picked
+from kwire.captures.kernels import NULL
+from kwire.captures.packed import WIDTH, pack, picked
 
 EDGES = (NULL, NULL + 1, -1, 0, 1, 254, 255, 256, 65534, 65535, 65536, 2**32 - 2, 2**32 - 1, 2**32, 2**63 - 1)
 NUMBERS = st.sampled_from(EDGES) | st.integers(-(2**63), 2**63 - 1) | st.integers(-5, 300)

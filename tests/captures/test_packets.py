@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from captures.files import CapturePoint
-from captures.packets import Reader
+from kwire.captures.files import CapturePoint
+from kwire.captures.packets import Reader
 from tests.captures import dpkt_reference, forge
 from tests.captures.forge import ETHERNET, IPV4, IPV6, LOOP, NULL, RAW, SLL, SLL2, TO_BROKER, TO_CLIENT, Record, Write
 from tests.captures.reading import read, read_bytes

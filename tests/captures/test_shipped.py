@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from captures import shipped
-from captures.shipped import DESCRIPTION, LEVELS, Shipped, chosen
+from kwire.captures import shipped
+from kwire.captures.shipped import DESCRIPTION, LEVELS, Shipped, chosen
 
 SOURCES = "hash of the sources"
 

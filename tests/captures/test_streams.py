@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from captures import out_of_order, stream_tables, streams
-from captures.flows import Flows
-from captures.streams import Streams
+from kwire.captures import out_of_order, stream_tables, streams
+from kwire.captures.flows import Flows
+from kwire.captures.streams import Streams
 from tests.captures.forge import (
     ACK,
     FIN,

@@ -12,15 +12,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from analyzer.api import decode
-from analyzer.pipeline import points
-from analyzer.pipeline.points import AnalysisOptions
-from analyzer.pipeline.read_options import ReadOptions
-from captures import windows
-from captures.chunks.parallel_scan import AheadReader
-from captures.files import CapturePoint
-from captures.packets import Packets, Reader
-from captures.windows import LARGE_BYTES, LESS_FOR, MOST_HELD, MOST_ROWS, Pool, WindowSize
+from kwire.analyzer.api import decode
+from kwire.analyzer.pipeline import points
+from kwire.analyzer.pipeline.points import AnalysisOptions
+from kwire.analyzer.pipeline.read_options import ReadOptions
+from kwire.captures import windows
+from kwire.captures.chunks.parallel_scan import AheadReader
+from kwire.captures.files import CapturePoint
+from kwire.captures.packets import Packets, Reader
+from kwire.captures.windows import LARGE_BYTES, LESS_FOR, MOST_HELD, MOST_ROWS, Pool, WindowSize
 from tests.bench import generate
 from tests.captures import forge
 from tests.captures.chunks.chunking import read_by, whole

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-import analyzer
+from kwire import analyzer
 from tests.digest.columns import table_digest, text_digest
 from tests.shared import KWIRE, ROOT, capture_files, sample_folders, shared_folders
 

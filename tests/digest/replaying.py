@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import analyzer
+from kwire import analyzer
 from tests.brokers import jars
 from tests.brokers.cluster import Cluster, Spec
 from tests.digest.columns import table_digest

@@ -62,7 +62,7 @@ def _say(**what: object) -> None:
 
 def worker(options: argparse.Namespace) -> int:
     """Check mutants [start, start + count); one JSON line before and after each."""
-    import analyzer
+    from kwire import analyzer
     from tests.fuzz.checking import Broken, check_number
     from tests.fuzz.mutations import bases
 

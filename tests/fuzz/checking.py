@@ -14,13 +14,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-import analyzer
-from analyzer.bulk.latency_split import ACROSS
-from analyzer.bulk.rows import end_point
-from analyzer.cli.exchange_lines import Lines
-from analyzer.dataset import tables
-from analyzer.dataset.dataset import Dataset
-from captures.files import CaptureError
+from kwire import analyzer
+from kwire.analyzer.bulk.latency_split import ACROSS
+from kwire.analyzer.bulk.rows import end_point
+from kwire.analyzer.cli.exchange_lines import Lines
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.dataset.dataset import Dataset
+from kwire.captures.files import CaptureError
 from tests.fuzz.mutations import Base, Flow, Mutant, bases, mutant
 
 PARTS = ("duplicate_bytes", "decoded_bytes", "opaque_bytes", "skipped_bytes", "incomplete_bytes")

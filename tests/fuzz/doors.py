@@ -20,14 +20,14 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from analyzer.cli import parser
-from captures.errors import KwireError
-from replay import inputs, run
-from replay.options import Options
-from replay.plan.sessions import Session
-from replay.remap.retry import Limits
-from replay.send.settings import Settings
-from replay.source import MemorySource
+from kwire.analyzer.cli import parser
+from kwire.captures.errors import KwireError
+from kwire.replay import inputs, run
+from kwire.replay.options import Options
+from kwire.replay.plan.sessions import Session
+from kwire.replay.remap.retry import Limits
+from kwire.replay.send.settings import Settings
+from kwire.replay.source import MemorySource
 from tests.fuzz import mutations, rogue
 from tests.fuzz.checking import Broken, Outcome, must
 from tests.replay.conversation import play

@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from analyzer.dataset.dataset import open_dataset
-from analyzer.protocol import api_keys, tree
-from analyzer.protocol.encoding import EncodeError, encode_response
-from replay.plan.sessions import Session
-from replay.send.link import LinkError, Receiver
+from kwire.analyzer.dataset.dataset import open_dataset
+from kwire.analyzer.protocol import api_keys, tree
+from kwire.analyzer.protocol.encoding import EncodeError, encode_response
+from kwire.replay.plan.sessions import Session
+from kwire.replay.send.link import LinkError, Receiver
 from tests.fuzz.mutations import EDITS, EVIL_INT32
 
 HOST: Final = "127.0.0.1"

@@ -58,6 +58,6 @@ def test_what_a_door_must_not_do_is_noticed(
     """An exit code that is none, text that steers a terminal, an error without its hint."""
     (tmp_path / "x.pcap").write_bytes(b"nothing")
     assert doors.command("show", tmp_path / "x.pcap")[0] == 2
-    monkeypatch.setattr("analyzer.cli.parser.main", done)
+    monkeypatch.setattr("kwire.analyzer.cli.parser.main", done)
     with pytest.raises(Broken, match=noticed):
         doors.command("show", "x")

@@ -15,8 +15,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-import analyzer
-from captures.files import CaptureError
+from kwire import analyzer
+from kwire.captures.files import CaptureError
 from tests.fuzz import checking, mutations
 from tests.fuzz.checking import Broken, check_coverage, check_others, check_rows, check_same
 

@@ -17,11 +17,11 @@ from typing import Any
 from confluent_kafka import OFFSET_BEGINNING, Consumer, ConsumerGroupTopicPartitions, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from analyzer.protocol import api_keys
-from replay.diff.correspondence import Correspondence, TopicNames
-from replay.diff.learning import learn
-from replay.diff.pairs import Pair
-from replay.diff.record_facts import Reader
+from kwire.analyzer.protocol import api_keys
+from kwire.replay.diff.correspondence import Correspondence, TopicNames
+from kwire.replay.diff.learning import learn
+from kwire.replay.diff.pairs import Pair
+from kwire.replay.diff.record_facts import Reader
 
 Where = tuple[str, int]
 SECONDS = 60.0

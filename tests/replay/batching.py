@@ -7,7 +7,7 @@ import struct
 
 import crc32c
 
-from analyzer.protocol.tree import Body
+from kwire.analyzer.protocol.tree import Body
 
 
 def batch(

@@ -12,21 +12,21 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from analyzer.dataset import tables
-from analyzer.protocol import api_keys as names
-from analyzer.protocol import schema, tree
-from analyzer.protocol.encoding import encode_request, encode_response
-from analyzer.protocol.tree import Body
-from replay.outcome import Outcome
-from replay.plan import decisions
-from replay.plan.sessions import Request, Session
-from replay.plan.steps import Plan
-from replay.plan.values import Offers
-from replay.remap import remap, retry, topology
-from replay.send.engine import Engine
-from replay.send.link import LinkError, Receiver
-from replay.send.progress import Standing
-from replay.send.settings import Settings
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.protocol import api_keys as names
+from kwire.analyzer.protocol import schema, tree
+from kwire.analyzer.protocol.encoding import encode_request, encode_response
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay.outcome import Outcome
+from kwire.replay.plan import decisions
+from kwire.replay.plan.sessions import Request, Session
+from kwire.replay.plan.steps import Plan
+from kwire.replay.plan.values import Offers
+from kwire.replay.remap import remap, retry, topology
+from kwire.replay.send.engine import Engine
+from kwire.replay.send.link import LinkError, Receiver
+from kwire.replay.send.progress import Standing
+from kwire.replay.send.settings import Settings
 
 START_NS = 1_700_000_000 * 10**9
 EVERYTHING: Offers = {key: (0, api.max_version) for key, api in enumerate(schema.apis())}

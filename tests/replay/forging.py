@@ -7,10 +7,10 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
-from analyzer.protocol import schema
-from analyzer.protocol.encoding import encode_request, encode_response
-from replay.diff.pairs import Pair, Side
-from replay.plan.batches import sealed, varint
+from kwire.analyzer.protocol import schema
+from kwire.analyzer.protocol.encoding import encode_request, encode_response
+from kwire.replay.diff.pairs import Pair, Side
+from kwire.replay.plan.batches import sealed, varint
 
 Body = Mapping[str, Any]
 _numbers = itertools.count()

@@ -13,10 +13,10 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from analyzer.protocol import schema
-from replay.diff.compare import compare
-from replay.diff.differences import grouped
-from replay.diff.pairs import from_runs
+from kwire.analyzer.protocol import schema
+from kwire.replay.diff.compare import compare
+from kwire.replay.diff.differences import grouped
+from kwire.replay.diff.pairs import from_runs
 from tests.brokers import jars
 from tests.replay.replaying import replay_capture
 from tests.replay.sweep import one_cluster

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analyzer.pipeline.read_options import ReadOptions
-from replay import inputs, run
-from replay.diff import pairs
-from replay.diff.compare import Comparison, compare
-from replay.options import Options
-from replay.plan.sessions import Session
-from replay.run import Result
-from replay.send import link
-from replay.send.settings import Settings
-from replay.source import MemorySource
+from kwire.analyzer.pipeline.read_options import ReadOptions
+from kwire.replay import inputs, run
+from kwire.replay.diff import pairs
+from kwire.replay.diff.compare import Comparison, compare
+from kwire.replay.options import Options
+from kwire.replay.plan.sessions import Session
+from kwire.replay.run import Result
+from kwire.replay.send import link
+from kwire.replay.send.settings import Settings
+from kwire.replay.source import MemorySource
 from tests.brokers.cluster import Cluster
 from tests.shared import SHARED, capture_files
 

@@ -16,17 +16,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from analyzer.protocol import api_keys, errors, tree
-from analyzer.protocol.encoding import encode_response
-from analyzer.protocol.tree import Body
-from replay import run
-from replay.audit import auditor
-from replay.options import Options
-from replay.plan import batches
-from replay.plan.sessions import Session
-from replay.send.link import Receiver
-from replay.send.settings import Settings
-from replay.source import MemorySource
+from kwire.analyzer.protocol import api_keys, errors, tree
+from kwire.analyzer.protocol.encoding import encode_response
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay import run
+from kwire.replay.audit import auditor
+from kwire.replay.options import Options
+from kwire.replay.plan import batches
+from kwire.replay.plan.sessions import Session
+from kwire.replay.send.link import Receiver
+from kwire.replay.send.settings import Settings
+from kwire.replay.source import MemorySource
 from tests.replay.conversation import Captured, play
 from tests.replay.forging import batch
 

@@ -16,9 +16,9 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from analyzer.protocol import api_keys as names
-from analyzer.protocol import schema
-from replay.diff.differences import grouped
+from kwire.analyzer.protocol import api_keys as names
+from kwire.analyzer.protocol import schema
+from kwire.replay.diff.differences import grouped
 from tests.brokers import jars
 from tests.brokers.cluster import Cluster, Spec
 from tests.replay.auditing import audit

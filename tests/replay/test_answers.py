@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import pytest
 
-from analyzer.pipeline.read_options import ReadOptions
-from analyzer.protocol import api_keys, errors, tree
-from analyzer.protocol.decoding import OK
-from analyzer.protocol.encoding import encode_response
-from replay.answers import Answer, AnswerStatus, answer_statuses
-from replay.plan import produce_requests, sessions
+from kwire.analyzer.pipeline.read_options import ReadOptions
+from kwire.analyzer.protocol import api_keys, errors, tree
+from kwire.analyzer.protocol.decoding import OK
+from kwire.analyzer.protocol.encoding import encode_response
+from kwire.replay.answers import Answer, AnswerStatus, answer_statuses
+from kwire.replay.plan import produce_requests, sessions
 from tests.replay.batching import produced_answer
 from tests.shared import capture_files, sample_folders
 

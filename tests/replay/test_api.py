@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-import replay
-from analyzer.cli import parser
-from analyzer.options.declare import declarations
-from analyzer.options.replay import ReplayOptions
-from captures.errors import KwireError
-from replay import api, inputs, request, run
-from replay.options import Options
+from kwire import replay
+from kwire.analyzer.cli import parser
+from kwire.analyzer.options.declare import declarations
+from kwire.analyzer.options.replay import ReplayOptions
+from kwire.captures.errors import KwireError
+from kwire.replay import api, inputs, request, run
+from kwire.replay.options import Options
 from tests.shared import SAMPLES
 
 CAPTURE = next((SAMPLES / "old-java-0.8.2").glob("capture*"))

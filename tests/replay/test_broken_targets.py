@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 
-from analyzer.dataset.dataset import DatasetError
-from analyzer.protocol import api_keys, errors
-from replay.audit import auditor
-from replay.diff import by_exchange, pairs, text
-from replay.diff.compare import Comparison, compare
-from replay.diff.differences import grouped
-from replay.plan.renaming import Renaming
-from replay.remap.retry import Limits
-from replay.send import seeding
-from replay.send.settings import Settings
-from replay.send.workers import Access
+from kwire.analyzer.dataset.dataset import DatasetError
+from kwire.analyzer.protocol import api_keys, errors
+from kwire.replay.audit import auditor
+from kwire.replay.diff import by_exchange, pairs, text
+from kwire.replay.diff.compare import Comparison, compare
+from kwire.replay.diff.differences import grouped
+from kwire.replay.plan.renaming import Renaming
+from kwire.replay.remap.retry import Limits
+from kwire.replay.send import seeding
+from kwire.replay.send.settings import Settings
+from kwire.replay.send.workers import Access
 from tests.replay.conversation import play
 from tests.replay.diff.both_ways import assert_the_same
 from tests.replay.shop import GROUP, LOADED, OFFERS, ORDERS, PAYMENTS, TRANSACTION, Shop, replayed_at

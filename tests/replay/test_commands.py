@@ -27,19 +27,19 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pytest
 
-import analyzer
-from analyzer.cli import parser
-from analyzer.protocol import api_keys
-from replay import commands, inputs, run
-from replay import request as asked
-from replay.diff import pairs
-from replay.diff.compare import compare
-from replay.options import Options
-from replay.plan.sessions import Session
-from replay.send import link, seeding
-from replay.send.channel import Channel
-from replay.send.settings import Settings
-from replay.source import MemorySource
+from kwire import analyzer
+from kwire.analyzer.cli import parser
+from kwire.analyzer.protocol import api_keys
+from kwire.replay import commands, inputs, run
+from kwire.replay import request as asked
+from kwire.replay.diff import pairs
+from kwire.replay.diff.compare import compare
+from kwire.replay.options import Options
+from kwire.replay.plan.sessions import Session
+from kwire.replay.send import link, seeding
+from kwire.replay.send.channel import Channel
+from kwire.replay.send.settings import Settings
+from kwire.replay.source import MemorySource
 from tests.bench.replay import VERSION, Sink, sessions
 from tests.replay.batching import batch, produced, produced_answer
 from tests.replay.conversation import Captured
@@ -336,7 +336,7 @@ def test_ctrl_c_while_it_is_read_back_ends_a_loop(
     async def interrupted(*_: object) -> None:
         raise asyncio.CancelledError
 
-    monkeypatch.setattr("replay.audit.auditor.audit", interrupted)
+    monkeypatch.setattr("kwire.replay.audit.auditor.audit", interrupted)
     out = tmp_path / "run"
     with sinking() as port:
         code = parser.main(

@@ -11,15 +11,14 @@ from pathlib import Path
 
 import pytest
 
-import analyzer
-import replay
-from analyzer.cli import parser
-from analyzer.protocol import api_keys
-from captures.errors import KwireError
-from replay import inputs, run_plan
-from replay.options import Options
-from replay.remap.topology import Topology
-from replay.source import MemorySource
+from kwire import analyzer, replay
+from kwire.analyzer.cli import parser
+from kwire.analyzer.protocol import api_keys
+from kwire.captures.errors import KwireError
+from kwire.replay import inputs, run_plan
+from kwire.replay.options import Options
+from kwire.replay.remap.topology import Topology
+from kwire.replay.source import MemorySource
 from tests.replay.conversation import EVERYTHING, Captured
 from tests.replay.test_commands import replayed, sinking
 from tests.shared import SAMPLES, capture_files, shared_folder

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from replay import journal
-from replay.journal import Journal
-from replay.outcome import Outcome
-from replay.remap.offsets import Appended
-from replay.remap.remap import Learned
+from kwire.replay import journal
+from kwire.replay.journal import Journal
+from kwire.replay.outcome import Outcome
+from kwire.replay.remap.offsets import Appended
+from kwire.replay.remap.remap import Learned
 
 SHORT = Outcome(
     {},

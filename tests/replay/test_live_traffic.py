@@ -16,19 +16,19 @@ from typing import Any
 
 import pytest
 
-from analyzer.dataset import dataset
-from analyzer.pipeline.read_options import ReadOptions
-from analyzer.protocol import api_keys
-from captures.errors import KwireError
-from replay import inputs, pace, run
-from replay import live_traffic as live_module
-from replay.live_traffic import LiveSource
-from replay.options import Options
-from replay.plan.sessions import CapturedExchange
-from replay.send import link, seeding
-from replay.send.same_cluster import SameClusterError
-from replay.send.settings import Settings
-from replay.source import MemorySource
+from kwire.analyzer.dataset import dataset
+from kwire.analyzer.pipeline.read_options import ReadOptions
+from kwire.analyzer.protocol import api_keys
+from kwire.captures.errors import KwireError
+from kwire.replay import inputs, pace, run
+from kwire.replay import live_traffic as live_module
+from kwire.replay.live_traffic import LiveSource
+from kwire.replay.options import Options
+from kwire.replay.plan.sessions import CapturedExchange
+from kwire.replay.send import link, seeding
+from kwire.replay.send.same_cluster import SameClusterError
+from kwire.replay.send.settings import Settings
+from kwire.replay.source import MemorySource
 from tests.replay.conversation import Captured
 from tests.replay.shop import ORDERS, PAYMENTS, Shop, captured
 from tests.replay.test_commands import CAPTURE, SECONDS, kwire, refused, sinking

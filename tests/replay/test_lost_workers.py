@@ -20,18 +20,18 @@ from typing import Any
 
 import pytest
 
-import analyzer
-from analyzer.dataset.dataset import Writer
-from replay import journal, sending
-from replay.diff import pairs, text
-from replay.diff.compare import Comparison, compare
-from replay.options import Options
-from replay.outcome import Counts
-from replay.plan import decisions
-from replay.remap.remap import Remap
-from replay.remap.topology import Topology
-from replay.run_writer import Recorder
-from replay.send import link, workers
+from kwire import analyzer
+from kwire.analyzer.dataset.dataset import Writer
+from kwire.replay import journal, sending
+from kwire.replay.diff import pairs, text
+from kwire.replay.diff.compare import Comparison, compare
+from kwire.replay.options import Options
+from kwire.replay.outcome import Counts
+from kwire.replay.plan import decisions
+from kwire.replay.remap.remap import Remap
+from kwire.replay.remap.topology import Topology
+from kwire.replay.run_writer import Recorder
+from kwire.replay.send import link, workers
 from tests.bench.replay import Sink
 from tests.replay.conversation import Captured
 from tests.replay.test_commands import replayed, serving, until

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from analyzer.dataset.dataset import Writer, open_dataset
-from analyzer.protocol import api_keys
-from analyzer.protocol.encoding import encode_response
-from replay import run_writer
-from replay.outcome import Outcome
-from replay.run_writer import Recorder
+from kwire.analyzer.dataset.dataset import Writer, open_dataset
+from kwire.analyzer.protocol import api_keys
+from kwire.analyzer.protocol.encoding import encode_response
+from kwire.replay import run_writer
+from kwire.replay.outcome import Outcome
+from kwire.replay.run_writer import Recorder
 from tests.analyzer.records.test_record_trees import SECRETS, scram_fetch
 from tests.replay.batching import batch, produced, produced_answer
 from tests.replay.conversation import START_NS, Captured

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.protocol import api_keys
-from replay import commands, run
-from replay.audit.auditor import Audit
-from replay.options import Options
-from replay.outcome import Counts
-from replay.pace import Pace, pace
-from replay.plan import decisions
-from replay.plan.steps import Plan
+from kwire.analyzer.protocol import api_keys
+from kwire.replay import commands, run
+from kwire.replay.audit.auditor import Audit
+from kwire.replay.options import Options
+from kwire.replay.outcome import Counts
+from kwire.replay.pace import Pace, pace
+from kwire.replay.plan import decisions
+from kwire.replay.plan.steps import Plan
 from tests.replay.batching import batch, produced, produced_answer
 from tests.replay.conversation import EVERYTHING, Captured
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import ast
 import re
 
-from analyzer.options.declare import declarations
-from analyzer.options.replay import ReplayOptions
-from analyzer.protocol import api_keys as names
-from analyzer.protocol import schema
-from replay.plan import apis, steps
+from kwire.analyzer.options.declare import declarations
+from kwire.analyzer.options.replay import ReplayOptions
+from kwire.analyzer.protocol import api_keys as names
+from kwire.analyzer.protocol import schema
+from kwire.replay.plan import apis, steps
 from tests.shared import ROOT
 
 TEXT = (ROOT / "replay" / "README.md").read_text()

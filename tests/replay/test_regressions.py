@@ -21,9 +21,9 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from replay.diff.compare import compare
-from replay.diff.differences import grouped
-from replay.diff.pairs import from_run, from_runs
+from kwire.replay.diff.compare import compare
+from kwire.replay.diff.differences import grouped
+from kwire.replay.diff.pairs import from_run, from_runs
 from tests.brokers import jars
 from tests.brokers.cluster import Cluster, Spec
 from tests.brokers.fixtures import Start, launch

@@ -20,15 +20,15 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from analyzer.cli import parser
-from analyzer.dataset.dataset import open_dataset
-from analyzer.protocol import api_keys
-from replay import commands
-from replay.audit.auditor import Audit
-from replay.diff.compare import Comparison
-from replay.diff.differences import grouped
-from replay.plan import steps
-from replay.send import seeding
+from kwire.analyzer.cli import parser
+from kwire.analyzer.dataset.dataset import open_dataset
+from kwire.analyzer.protocol import api_keys
+from kwire.replay import commands
+from kwire.replay.audit.auditor import Audit
+from kwire.replay.diff.compare import Comparison
+from kwire.replay.diff.differences import grouped
+from kwire.replay.plan import steps
+from kwire.replay.send import seeding
 from tests.brokers import jars
 from tests.brokers.cluster import Spec
 from tests.brokers.fixtures import Start

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import pytest
 
-from analyzer.cli import parser
-from analyzer.common.errors import UsageError
-from analyzer.protocol import api_keys
-from captures.errors import KwireError
-from replay import request
-from replay.options import Options
-from replay.plan import apis
-from replay.plan.selection import Moment
+from kwire.analyzer.cli import parser
+from kwire.analyzer.common.errors import UsageError
+from kwire.analyzer.protocol import api_keys
+from kwire.captures.errors import KwireError
+from kwire.replay import request
+from kwire.replay.options import Options
+from kwire.replay.plan import apis
+from kwire.replay.plan.selection import Moment
 
 
 def options(*arguments: str) -> Options:

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from analyzer.dataset.dataset import open_dataset
+from kwire.analyzer.dataset.dataset import open_dataset
 from tests.brokers import jars
 from tests.brokers.cluster import Spec
 from tests.brokers.fixtures import Start

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-import analyzer
+from kwire import analyzer
 from tests.bench.replay import Sink
 from tests.replay.test_commands import serving
 from tests.shared import ROOT
@@ -22,12 +22,12 @@ TIMES = 10
 
 REPLAYS = """
 import asyncio, sys
-from replay import run
-from replay.options import Options
-from replay.send import link
-from replay.send.settings import Settings
-from analyzer.dataset.dataset import DatasetError
-from replay.source import MemorySource
+from kwire.replay import run
+from kwire.replay.options import Options
+from kwire.replay.send import link
+from kwire.replay.send.settings import Settings
+from kwire.analyzer.dataset.dataset import DatasetError
+from kwire.replay.source import MemorySource
 from tests.bench.replay import sessions
 
 out, port, requests, wait = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "wait"

@@ -17,23 +17,23 @@ from typing import Any
 
 import pytest
 
-import analyzer
-from analyzer.dataset import dataset
-from analyzer.pipeline.read_options import ReadOptions
-from analyzer.protocol import api_keys
-from replay import inputs, run, windowed
-from replay.live_traffic import LiveSource
-from replay.options import Options
-from replay.outcome import Durations, Outcome, quantiles
-from replay.plan import windows
-from replay.plan.sessions import CapturedExchange
-from replay.plan.windows import TwoPassReader
-from replay.remap.offsets import OffsetMap
-from replay.request import ReplayRequest, resolve
-from replay.run_writer import Recorder
-from replay.send import link
-from replay.send.settings import Settings
-from replay.source import MemorySource, TwoPassSource
+from kwire import analyzer
+from kwire.analyzer.dataset import dataset
+from kwire.analyzer.pipeline.read_options import ReadOptions
+from kwire.analyzer.protocol import api_keys
+from kwire.replay import inputs, run, windowed
+from kwire.replay.live_traffic import LiveSource
+from kwire.replay.options import Options
+from kwire.replay.outcome import Durations, Outcome, quantiles
+from kwire.replay.plan import windows
+from kwire.replay.plan.sessions import CapturedExchange
+from kwire.replay.plan.windows import TwoPassReader
+from kwire.replay.remap.offsets import OffsetMap
+from kwire.replay.request import ReplayRequest, resolve
+from kwire.replay.run_writer import Recorder
+from kwire.replay.send import link
+from kwire.replay.send.settings import Settings
+from kwire.replay.source import MemorySource, TwoPassSource
 from tests.bench.replay import VERSION
 from tests.replay.batching import batch, produced, produced_answer
 from tests.replay.conversation import Captured

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from reports import relations
+from kwire.reports import relations
 
 
 def kind(of: pa.DataType) -> str:
@@ -60,11 +60,11 @@ def difference(spark: pa.Table, embedded: pa.Table, ordered: bool = True) -> str
 
 def main(names: Sequence[str]) -> int:
     """Every view over each of these captures, or all."""
-    import analyzer
-    from reports import catalog
-    from reports.embedded import engine
-    from reports.spark import session
-    from reports.spark.engine import Spark
+    from kwire import analyzer
+    from kwire.reports import catalog
+    from kwire.reports.embedded import engine
+    from kwire.reports.spark import session
+    from kwire.reports.spark.engine import Spark
     from tests.shared import sample_folders, shared_folders
 
     folders = {folder.name: folder for folder in [*sample_folders(), *shared_folders()]}

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from reports.embedded import engine
-from reports.embedded.engine import Embedded
+from kwire.reports.embedded import engine
+from kwire.reports.embedded.engine import Embedded
 from tests.reports.forging import Forged
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """The session. Tests that register views take `spark.newSession()`: same JVM, names of its own."""
-    from reports.spark import session
+    from kwire.reports.spark import session
 
     yield session.session()
     session.end()

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import analyzer
-from analyzer.dataset import tables
+from kwire import analyzer
+from kwire.analyzer.dataset import tables
 from tests.captures import forge
 from tests.captures.mutants import fragments
 

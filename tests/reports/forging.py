@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from analyzer.dataset import dataset, tables
-from analyzer.protocol import schema
+from kwire.analyzer.dataset import dataset, tables
+from kwire.analyzer.protocol import schema
 
 START = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
 API_KEYS = {api.name: api.api_key for api in schema.apis()}
@@ -132,6 +132,6 @@ class Forged:
 
 
 def _errors() -> list[Any]:
-    from analyzer.protocol import errors
+    from kwire.analyzer.protocol import errors
 
     return list(errors.errors().values())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from analyzer.dataset import tables
-from reports import catalog, releases
+from kwire.analyzer.dataset import tables
+from kwire.reports import catalog, releases
 
 
 def test_a_view_is_its_question_its_notes_its_columns_and_its_sql() -> None:

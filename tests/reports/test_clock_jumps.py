@@ -1,7 +1,7 @@
 """A clock that jumps by decades costs no memory: nothing is as large as a span of time divided by a width.
 
 Each step runs in one process of its own, which measures what Python and NumPy take, and what the process takes in all.
-Proves: analyzer.findings.network, analyzer.frame.grouping, reports.page.sections, reports.view.heatmap, timeline.
+Proves: kwire.analyzer.findings.network, kwire.analyzer.frame.grouping, kwire.reports.page.sections, kwire.reports.view.heatmap, timeline.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import analyzer
-from analyzer.cli import parser
-from captures.files import write
-from reports import catalog
-from reports.embedded import engine
-from reports.page import rendering, report
+from kwire import analyzer
+from kwire.analyzer.cli import parser
+from kwire.captures.files import write
+from kwire.reports import catalog
+from kwire.reports.embedded import engine
+from kwire.reports.page import rendering, report
 from tests.captures import forge
 from tests.reports.view.conftest import Asking, viewed
 from tests.shared import ROOT, SAMPLES

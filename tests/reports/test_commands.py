@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.cli import parser
-from reports import output, releases
+from kwire.analyzer.cli import parser
+from kwire.reports import output, releases
 from tests.reports.forging import Forged
 from tests.shared import KWIRE, ROOT, SAMPLES
 
@@ -40,7 +40,7 @@ def test_an_unknown_release_lists_the_known_ones(forged: Forged, capsys: pytest.
 def test_a_file_that_cannot_be_written_is_told_before_a_capture_is_read(
     out: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("analyzer.cli.commands.dataset_of", None)
+    monkeypatch.setattr("kwire.analyzer.cli.commands.dataset_of", None)
     sample = SAMPLES / "txn-librdkafka-4.3" / "capture.pcap"
     assert message in refused(capsys, str(sample), "-o", str(tmp_path / out))
     assert not list(tmp_path.iterdir())
@@ -63,7 +63,7 @@ def test_what_spark_would_analyse_in_vain_is_told_before_a_session_starts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setattr("reports.spark.session.of_command", None)
+    monkeypatch.setattr("kwire.reports.spark.session.of_command", None)
     with pytest.raises(SystemExit) as left:
         parser.main(["analyze", capture, "-o", str(tmp_path / out), "--engine", "spark"])
     assert left.value.code == parser.EXIT_USAGE
@@ -76,7 +76,7 @@ def test_what_spark_would_analyse_in_vain_is_told_before_a_session_starts(
 HOLDER = """
 import sys
 from pathlib import Path
-from analyzer.dataset import dataset
+from kwire.analyzer.dataset import dataset
 with dataset.Writer(Path(sys.argv[1]), False, False):
     print("held", flush=True)
     sys.stdin.readline()
@@ -86,7 +86,7 @@ with dataset.Writer(Path(sys.argv[1]), False, False):
 def test_spark_writes_no_dataset_that_another_process_writes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reports.spark.session.of_command", None)
+    monkeypatch.setattr("kwire.reports.spark.session.of_command", None)
     out = str(tmp_path / "data")
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, out], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -1,7 +1,7 @@
 """The embedded engine gives Spark's rows, and Spark answers what it does not take.
 
 All shared captures lie in one dataset here, so that Spark plans each view once; `python -m tests.reports.agreement`
-compares them one by one. Proves: reports.engines, reports.embedded.engine.
+compares them one by one. Proves: kwire.reports.engines, kwire.reports.embedded.engine.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-import analyzer
-from analyzer.options.common import EngineOptions
-from captures.errors import KwireError
-from reports import catalog, engines, relations
-from reports.embedded import engine
-from reports.embedded.engine import Embedded
-from reports.page import sections
-from reports.spark.engine import Spark
+from kwire import analyzer
+from kwire.analyzer.options.common import EngineOptions
+from kwire.captures.errors import KwireError
+from kwire.reports import catalog, engines, relations
+from kwire.reports.embedded import engine
+from kwire.reports.embedded.engine import Embedded
+from kwire.reports.page import sections
+from kwire.reports.spark.engine import Spark
 from tests.reports.agreement import difference
 from tests.reports.forging import Forged
 from tests.shared import sample_folders, shared_folders
@@ -184,7 +184,7 @@ def test_java_compiles_at_length_only_where_there_is_much_to_do(
         raise Started(quick)
 
     monkeypatch.setattr(engines, "QUICK_EXCHANGES", few)
-    monkeypatch.setattr("reports.spark.session.of_command", of_command)
+    monkeypatch.setattr("kwire.reports.spark.session.of_command", of_command)
     with pytest.raises(Started) as raised, engines.opened(options(engine="spark", master=master), small):
         pass
     assert raised.value.args == (quick,)
@@ -203,7 +203,7 @@ def test_without_the_extra_it_is_spark_and_who_insists_is_told(monkeypatch: pyte
 def test_what_the_embedded_engine_does_not_take_goes_to_spark(
     spark: Any, small: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reports.spark.session.end", lambda at_once=False: None)
+    monkeypatch.setattr("kwire.reports.spark.session.end", lambda at_once=False: None)
     with engines.opened(options(verbose=True), small) as opened:
         assert opened.ask("SELECT count(*) AS n FROM exchanges")[0].to_pylist() == [{"n": 2}]
         assert capsys.readouterr().err == ""
@@ -243,7 +243,7 @@ def test_ctrl_c_while_it_opens_or_makes_relations_is_no_error_of_its_own(
     forged.exchange("Fetch")
     path = forged.write()
     if where == "install":
-        monkeypatch.setattr("reports.embedded.functions.install", long)
+        monkeypatch.setattr("kwire.reports.embedded.functions.install", long)
     else:
         monkeypatch.setattr(Embedded, "_make", lambda self, name: long(self._connection))
     with pytest.raises(KeyboardInterrupt), engine.opened([path]) as opened:

@@ -15,15 +15,15 @@ import pyarrow.parquet
 import pytest
 from py4j.protocol import Py4JJavaError
 
-import analyzer
-from analyzer.cli.parser import main
-from analyzer.options.questions import SqlOptions
-from captures.errors import KwireError
-from reports import catalog, relations, sql
-from reports.engines import check_columns
-from reports.query_errors import QueryError, check
-from reports.results import as_csv, as_json, as_text
-from reports.spark.engine import Spark
+from kwire import analyzer
+from kwire.analyzer.cli.parser import main
+from kwire.analyzer.options.questions import SqlOptions
+from kwire.captures.errors import KwireError
+from kwire.reports import catalog, relations, sql
+from kwire.reports.engines import check_columns
+from kwire.reports.query_errors import QueryError, check
+from kwire.reports.results import as_csv, as_json, as_text
+from kwire.reports.spark.engine import Spark
 from tests.reports.terminal import terminal
 from tests.shared import KWIRE, SAMPLES
 
@@ -59,7 +59,7 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     """Each engine. The command ends its session; the tests' own stays."""
     if request.param == "spark":
         request.getfixturevalue("spark")
-        monkeypatch.setattr("reports.spark.session.end", lambda at_once=False: None)
+        monkeypatch.setattr("kwire.reports.spark.session.end", lambda at_once=False: None)
     return str(request.param)
 
 
@@ -70,8 +70,8 @@ def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     def late(*_: Any, **__: Any) -> None:
         raise AssertionError("too late")
 
-    monkeypatch.setattr("reports.engines.opened", late)
-    monkeypatch.setattr("analyzer.api.analyze", late)
+    monkeypatch.setattr("kwire.reports.engines.opened", late)
+    monkeypatch.setattr("kwire.analyzer.api.analyze", late)
 
 
 def test_every_form_holds_the_same_rows(

@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-import analyzer
-import reports
-from analyzer.dataset import tables
-from analyzer.dataset.dataset import DatasetError
-from reports import catalog, relations
-from reports.embedded import engine
-from reports.engine_protocol import UnsupportedSqlError
-from reports.page import sections
+from kwire import analyzer, reports
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.dataset.dataset import DatasetError
+from kwire.reports import catalog, relations
+from kwire.reports.embedded import engine
+from kwire.reports.engine_protocol import UnsupportedSqlError
+from kwire.reports.page import sections
 from tests.reports.agreement import difference
 from tests.reports.forging import Forged, at
 from tests.shared import real_folder

@@ -15,8 +15,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-import analyzer
-from reports import catalog, relations
+from kwire import analyzer
+from kwire.reports import catalog, relations
 from tests import shared
 from tests.witness import requestlog
 

@@ -13,11 +13,11 @@ from typing import Any
 import pyarrow.compute as pc
 import pytest
 
-import analyzer
-from analyzer.records import batches as b
-from analyzer.records import log_files as segments
-from analyzer.records import log_reader
-from analyzer.records.log_names import LogPoint, log_point
+from kwire import analyzer
+from kwire.analyzer.records import batches as b
+from kwire.analyzer.records import log_files as segments
+from kwire.analyzer.records import log_reader
+from kwire.analyzer.records.log_names import LogPoint, log_point
 from tests.segments import make
 from tests.shared import KWIRE
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-import analyzer
-from analyzer.protocol import api_keys
+from kwire import analyzer
+from kwire.analyzer.protocol import api_keys
 from tests import shared
 from tests.witness import requestlog
 

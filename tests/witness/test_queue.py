@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-import analyzer
+from kwire import analyzer
 from tests import shared
 from tests.witness import requestlog
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-import analyzer
+from kwire import analyzer
 from tests import shared
 from tests.analyzer.forging import heartbeat, heartbeat_answer
 from tests.captures.forge import pcap, rendered

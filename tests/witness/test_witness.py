@@ -154,7 +154,7 @@ def test_kwire_show_prints_what_the_broker_logged(case: Case) -> None:
 
 
 def test_the_exchanges_table_has_what_the_broker_logged(case: Case) -> None:
-    import analyzer
+    from kwire import analyzer
 
     table = analyzer.analyze(str(case.folder), keylogs=engine.keylogs(case.folder)).exchanges
     columns = {

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from analyzer.analysis import ResumableCollector
-from analyzer.analysis.cluster_metadata import TopicIds
-from analyzer.analysis.control_exchanges import APIS, ControlExchanges
-from analyzer.bulk.engine import Engine, Share
-from analyzer.frame.log import Log
-from analyzer.pipeline.read_options import ReadOptions
-from captures.files import capture_points
+from kwire.analyzer.analysis import ResumableCollector
+from kwire.analyzer.analysis.cluster_metadata import TopicIds
+from kwire.analyzer.analysis.control_exchanges import APIS, ControlExchanges
+from kwire.analyzer.bulk.engine import Engine, Share
+from kwire.analyzer.frame.log import Log
+from kwire.analyzer.pipeline.read_options import ReadOptions
+from kwire.captures.files import capture_points
 
 
 def collected(

@@ -12,13 +12,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-import analyzer
-from analyzer.dataset import tables
-from analyzer.dataset.dataset import Parts
-from analyzer.pipeline import shares
-from analyzer.pipeline.points import AnalysisOptions
-from analyzer.pipeline.read_options import ReadOptions
-from captures.files import capture_points
+from kwire import analyzer
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.dataset.dataset import Parts
+from kwire.analyzer.pipeline import shares
+from kwire.analyzer.pipeline.points import AnalysisOptions
+from kwire.analyzer.pipeline.read_options import ReadOptions
+from kwire.captures.files import capture_points
 from tests.captures import forge
 
 FILES = 7

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-import analyzer
-from analyzer.analysis import clients
-from analyzer.analysis.combinations import combinations, largest, pairs, smallest
-from analyzer.frame import arrow
-from captures.kernels import NULL
+from kwire import analyzer
+from kwire.analyzer.analysis import clients
+from kwire.analyzer.analysis.combinations import combinations, largest, pairs, smallest
+from kwire.analyzer.frame import arrow
+from kwire.captures.kernels import NULL
 from tests.analyzer import forging
 from tests.analyzer.analysis.read_modes import every_way, rows
 from tests.captures.forge import START_NS, converse, interleaved, pcap, rendered

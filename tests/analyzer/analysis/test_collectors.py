@@ -13,15 +13,15 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from analyzer.analysis import Collector
-from analyzer.analysis.cluster_metadata import Brokers, Leaders, Offers, TopicIds
-from analyzer.analysis.connections import EndedConnections
-from analyzer.analysis.record_sets import OpenedRecords
-from analyzer.analysis.summary import Summary
-from analyzer.bulk.engine import Engine, Settings, Share
-from analyzer.bulk.rows import Window
-from analyzer.records.batches import Limits
-from captures.files import capture_points
+from kwire.analyzer.analysis import Collector
+from kwire.analyzer.analysis.cluster_metadata import Brokers, Leaders, Offers, TopicIds
+from kwire.analyzer.analysis.connections import EndedConnections
+from kwire.analyzer.analysis.record_sets import OpenedRecords
+from kwire.analyzer.analysis.summary import Summary
+from kwire.analyzer.bulk.engine import Engine, Settings, Share
+from kwire.analyzer.bulk.rows import Window
+from kwire.analyzer.records.batches import Limits
+from kwire.captures.files import capture_points
 from tests.shared import SAMPLES, capture_files
 
 SAMPLE = "group-kip848-librdkafka-4.3"

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-import analyzer
-from analyzer.analysis import control_exchanges as hearing_of
-from analyzer.analysis.control_exchanges import APIS, ControlExchanges
-from analyzer.bulk.engine import Engine
-from analyzer.dataset import tables
-from analyzer.frame.cells import Row
-from analyzer.pipeline.read_options import ReadOptions
-from captures.files import capture_points
+from kwire import analyzer
+from kwire.analyzer.analysis import control_exchanges as hearing_of
+from kwire.analyzer.analysis.control_exchanges import APIS, ControlExchanges
+from kwire.analyzer.bulk.engine import Engine
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.frame.cells import Row
+from kwire.analyzer.pipeline.read_options import ReadOptions
+from kwire.captures.files import capture_points
 from tests.shared import SAMPLES
 
 CAPTURE = SAMPLES / "txn-librdkafka-4.3" / "capture.pcap"

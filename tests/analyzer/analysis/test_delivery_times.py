@@ -11,12 +11,12 @@ import random
 import numpy as np
 import pytest
 
-import analyzer
-from analyzer.analysis import delivery_times
-from analyzer.analysis.delivery_times import BIN_NS, DeliveryTimes
-from analyzer.bulk.engine import Engine
-from analyzer.pipeline.read_options import ReadOptions
-from captures.files import capture_points
+from kwire import analyzer
+from kwire.analyzer.analysis import delivery_times
+from kwire.analyzer.analysis.delivery_times import BIN_NS, DeliveryTimes
+from kwire.analyzer.bulk.engine import Engine
+from kwire.analyzer.pipeline.read_options import ReadOptions
+from kwire.captures.files import capture_points
 from tests.shared import SAMPLES, capture_files
 
 TXN = SAMPLES / "txn-librdkafka-4.3"

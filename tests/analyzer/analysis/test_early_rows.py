@@ -12,24 +12,24 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from analyzer.analysis.clients import Clients
-from analyzer.analysis.control_exchanges import APIS, Border, ControlExchanges
-from analyzer.analysis.groups import Groups
-from analyzer.analysis.offsets import Offsets
-from analyzer.analysis.transactions import Transactions
-from analyzer.api import decode
-from analyzer.bulk.engine import Engine
-from analyzer.bulk.rows import Window
-from analyzer.dataset.dataset import Dataset
-from analyzer.dataset.parquet_files import tables_of
-from analyzer.pipeline import analysis_tables
-from analyzer.pipeline.analysis_options import AnalysisOptions
-from analyzer.pipeline.analysis_tables import AnalysisTables
-from analyzer.pipeline.drive import drive
-from analyzer.pipeline.point_tables import PointTables
-from analyzer.pipeline.read_options import ReadOptions
-from analyzer.protocol import embedded
-from captures.files import capture_points
+from kwire.analyzer.analysis.clients import Clients
+from kwire.analyzer.analysis.control_exchanges import APIS, Border, ControlExchanges
+from kwire.analyzer.analysis.groups import Groups
+from kwire.analyzer.analysis.offsets import Offsets
+from kwire.analyzer.analysis.transactions import Transactions
+from kwire.analyzer.api import decode
+from kwire.analyzer.bulk.engine import Engine
+from kwire.analyzer.bulk.rows import Window
+from kwire.analyzer.dataset.dataset import Dataset
+from kwire.analyzer.dataset.parquet_files import tables_of
+from kwire.analyzer.pipeline import analysis_tables
+from kwire.analyzer.pipeline.analysis_options import AnalysisOptions
+from kwire.analyzer.pipeline.analysis_tables import AnalysisTables
+from kwire.analyzer.pipeline.drive import drive
+from kwire.analyzer.pipeline.point_tables import PointTables
+from kwire.analyzer.pipeline.read_options import ReadOptions
+from kwire.analyzer.protocol import embedded
+from kwire.captures.files import capture_points
 from tests.analyzer.checkpoints import cutting
 from tests.bench import seen
 from tests.shared import SAMPLES, capture_files
@@ -123,7 +123,7 @@ def test_what_is_kept_is_bounded(
         ("transactions", "MOST_PRODUCERS", 10),
         ("transactions", "MOST_WAITING", 20),
     ):
-        monkeypatch.setattr(f"analyzer.analysis.{module}.{name}", most)
+        monkeypatch.setattr(f"kwire.analyzer.analysis.{module}.{name}", most)
     counts: dict[str, int] = {}
     held = [most_held(tmp_path / "a.pcap", kind, count * times, counts if times == 1 else {}) for times in (1, 3, 9)]
     assert {name: counts[name] for name in rows} == rows

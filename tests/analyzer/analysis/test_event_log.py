@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analyzer.analysis import group_events as g
-from analyzer.analysis.event_log import EventLog
-from analyzer.analysis.group_events import Event
+from kwire.analyzer.analysis import group_events as g
+from kwire.analyzer.analysis.event_log import EventLog
+from kwire.analyzer.analysis.group_events import Event
 from tests.analyzer.analysis.joining import log_bytes
 
 KINDS = (g.JOIN, g.SYNC, g.HEARTBEAT_FAILED, g.LEAVE, g.COMMIT_FAILED, g.COORDINATOR_FOUND, g.UPDATE)

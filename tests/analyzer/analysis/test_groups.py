@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-import analyzer
-from analyzer.protocol import errors
+from kwire import analyzer
+from kwire.analyzer.protocol import errors
 from tests.analyzer import forging
 from tests.analyzer.analysis.read_modes import every_way, rows
 from tests.captures.forge import START_NS, converse, interleaved, pcap, rendered

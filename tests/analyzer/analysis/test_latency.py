@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-import analyzer
-from analyzer.cli import parser
-from analyzer.protocol.api_keys import SHARE_FETCH
+from kwire import analyzer
+from kwire.analyzer.cli import parser
+from kwire.analyzer.protocol.api_keys import SHARE_FETCH
 from tests.analyzer.forging import (
     API_VERSIONS,
     FETCH,

@@ -11,10 +11,10 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from analyzer.analysis import cluster_metadata as names_of
-from analyzer.analysis.cluster_metadata import Leaders, TopicIds
-from analyzer.bulk import state as s
-from analyzer.bulk.rows import Names, Window
+from kwire.analyzer.analysis import cluster_metadata as names_of
+from kwire.analyzer.analysis.cluster_metadata import Leaders, TopicIds
+from kwire.analyzer.bulk import state as s
+from kwire.analyzer.bulk.rows import Names, Window
 
 Statement = tuple[str | None, str | None, int, int, int, tuple[int, ...] | None]
 """Topic, its id, partition, leader, epoch, in-sync replicas."""

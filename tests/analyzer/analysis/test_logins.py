@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-import analyzer
-from analyzer.analysis.logins import MAX_TOKEN, name_in_token
+from kwire import analyzer
+from kwire.analyzer.analysis.logins import MAX_TOKEN, name_in_token
 from tests.analyzer import forging
 from tests.captures.forge import converse, pcap, rendered
 

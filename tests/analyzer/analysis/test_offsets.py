@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-import analyzer
-from analyzer.analysis.event_columns import EVENT_ORDER
-from analyzer.analysis.offsets import Offsets
-from analyzer.frame.log import Log
-from analyzer.protocol.api_keys import OFFSET_COMMIT
-from captures.kernels import NULL
+from kwire import analyzer
+from kwire.analyzer.analysis.event_columns import EVENT_ORDER
+from kwire.analyzer.analysis.offsets import Offsets
+from kwire.analyzer.frame.log import Log
+from kwire.analyzer.protocol.api_keys import OFFSET_COMMIT
+from kwire.captures.kernels import NULL
 from tests.analyzer import forging
 from tests.analyzer.analysis.joining import collected
 from tests.captures.forge import START_NS, Write, converse, interleaved

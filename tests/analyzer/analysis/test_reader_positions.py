@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analyzer.analysis import reader_positions
-from analyzer.analysis.reader_positions import LEFT, Positions
-from captures.kernels import NULL
+from kwire.analyzer.analysis import reader_positions
+from kwire.analyzer.analysis.reader_positions import LEFT, Positions
+from kwire.captures.kernels import NULL
 
 
 @pytest.mark.parametrize("seed", range(20))

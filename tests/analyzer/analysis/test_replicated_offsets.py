@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-import analyzer
-from analyzer.analysis.offsets import Offsets
+from kwire import analyzer
+from kwire.analyzer.analysis.offsets import Offsets
 from tests.analyzer import forging
 from tests.analyzer.analysis.joining import collected
 from tests.bench import messages

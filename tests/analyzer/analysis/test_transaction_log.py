@@ -8,9 +8,9 @@ import sys
 
 import numpy as np
 
-from analyzer.analysis.producers import ProducerEvent
-from analyzer.analysis.transaction_log import TransactionLog, TransactionMessage
-from analyzer.protocol import api_keys as apis
+from kwire.analyzer.analysis.producers import ProducerEvent
+from kwire.analyzer.analysis.transaction_log import TransactionLog, TransactionMessage
+from kwire.analyzer.protocol import api_keys as apis
 from tests.analyzer.analysis.joining import log_bytes
 
 FULL = TransactionMessage(

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-import analyzer
-from analyzer.analysis.producers import Producer, ProducerEvent, Transaction
-from analyzer.analysis.transactions import Transactions
+from kwire import analyzer
+from kwire.analyzer.analysis.producers import Producer, ProducerEvent, Transaction
+from kwire.analyzer.analysis.transactions import Transactions
 from tests.analyzer import forging
 from tests.analyzer.analysis.joining import collected
 from tests.captures.forge import converse, loaded, pcap, rendered, segments_of

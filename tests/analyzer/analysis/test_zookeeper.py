@@ -13,15 +13,15 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-import analyzer
-from analyzer.analysis import zookeeper as z
-from analyzer.bulk.zookeeper import ZooKeeper
-from analyzer.cli.parser import main
-from analyzer.dataset.dataset import Parts
-from analyzer.pipeline import shares
-from analyzer.pipeline.points import AnalysisOptions
-from analyzer.pipeline.read_options import ReadOptions
-from captures.files import capture_points
+from kwire import analyzer
+from kwire.analyzer.analysis import zookeeper as z
+from kwire.analyzer.bulk.zookeeper import ZooKeeper
+from kwire.analyzer.cli.parser import main
+from kwire.analyzer.dataset.dataset import Parts
+from kwire.analyzer.pipeline import shares
+from kwire.analyzer.pipeline.points import AnalysisOptions
+from kwire.analyzer.pipeline.read_options import ReadOptions
+from kwire.captures.files import capture_points
 from tests.analyzer.forging import heartbeat, heartbeat_answer
 from tests.analyzer.zookeeper_traffic import connect, connected, get, login, make, ping, put, together
 from tests.captures.forge import (

@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from analyzer.bulk import cast as f
-from analyzer.bulk import state as s
-from captures.kernels import NULL
+from kwire.analyzer.bulk import cast as f
+from kwire.analyzer.bulk import state as s
+from kwire.captures.kernels import NULL
 
 LARGEST = (1 << 63) - 1
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-import analyzer
-from analyzer.bulk.partitions import MAX_NAMED
+from kwire import analyzer
+from kwire.analyzer.bulk.partitions import MAX_NAMED
 from tests.analyzer import forging
 from tests.analyzer.forging import (
     API_VERSIONS,
@@ -295,7 +295,7 @@ def test_sasl_authenticate_keeps_its_tokens_to_itself(tmp_path: Path, capsys: py
 
 def assert_secret_nowhere(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The password is in no table, message, body, representation, file or line of output."""
-    from analyzer.cli.parser import main
+    from kwire.analyzer.cli.parser import main
 
     path = folder / "capture.pcap"
     dataset = analyzer.analyze(path, out=folder / "dataset", keep_bytes=True)

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analyzer.bulk import state as s
-from analyzer.bulk.shard import Conversations, layouts
-from captures import stream_tables as t
-from captures.files.points import capture_points
-from captures.flows import Flows
-from captures.packets import Reader, no_packets
-from captures.streams import Segments, Streams
+from kwire.analyzer.bulk import state as s
+from kwire.analyzer.bulk.shard import Conversations, layouts
+from kwire.captures import stream_tables as t
+from kwire.captures.files.points import capture_points
+from kwire.captures.flows import Flows
+from kwire.captures.packets import Reader, no_packets
+from kwire.captures.streams import Segments, Streams
 from tests.analyzer.bulk.framing_reference import Connection, Reference, Segment
 from tests.analyzer.bulk.test_conversations_property import conversations
 from tests.analyzer.forging import payloads, without

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.bulk import state as s
-from analyzer.bulk.engine import Engine
-from analyzer.pipeline.read_options import ReadOptions
-from captures.files import capture_points
+from kwire.analyzer.bulk import state as s
+from kwire.analyzer.bulk.engine import Engine
+from kwire.analyzer.pipeline.read_options import ReadOptions
+from kwire.captures.files import capture_points
 from tests.analyzer import forging
 from tests.analyzer.forging import answering, asking, payloads, produce, produce_answer, turns, without
 from tests.captures.forge import Segment, converse, cut, pcap, rendered

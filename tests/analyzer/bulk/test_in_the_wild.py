@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import analyzer
-from analyzer.bulk.proxy_prefixes import named_ends
-from captures.kernels import Bytes
-from captures.prefixes import (
+from kwire import analyzer
+from kwire.analyzer.bulk.proxy_prefixes import named_ends
+from kwire.captures.kernels import Bytes
+from kwire.captures.prefixes import (
     CONNECT,
     MORE_BYTES,
     PROXY_BINARY,

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzer.bulk import merging as m
-from analyzer.bulk import state as s
-from analyzer.bulk.concat import Helpers, one_after_another
-from captures.kernels import NULL
+from kwire.analyzer.bulk import merging as m
+from kwire.analyzer.bulk import state as s
+from kwire.analyzer.bulk.concat import Helpers, one_after_another
+from kwire.captures.kernels import NULL
 
 Pairs = list[list[tuple[int, int]]]
 LISTS = st.lists(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), max_size=12), min_size=1, max_size=5)

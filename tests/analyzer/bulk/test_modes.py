@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from analyzer.bulk import framing
+from kwire.analyzer.bulk import framing
 
 FOLDER = Path(framing.__file__).parent
 

@@ -208,7 +208,7 @@ def test_beside_kafka(tmp_path: Path) -> None:
 
 
 def test_a_line_says_what_was_seen_and_names_port(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from analyzer.cli.parser import main
+    from kwire.analyzer.cli.parser import main
 
     segments, _ = conversation("HTTP", 6)
     read(tmp_path, segments)

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-import analyzer
-from analyzer.bulk import projection
-from analyzer.protocol import schema
-from analyzer.protocol.program import load
+from kwire import analyzer
+from kwire.analyzer.bulk import projection
+from kwire.analyzer.protocol import schema
+from kwire.analyzer.protocol.program import load
 from tests.analyzer.forging import answering, asking, fetch, produce, produce_answer, read, request, response
 from tests.captures.forge import converse
 from tests.shared import capture_files, sample_folders, shared_folder

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import pytest
 
-import analyzer
-from analyzer.bulk import projection
-from analyzer.bulk import state as s
-from analyzer.protocol import api_keys
+from kwire import analyzer
+from kwire.analyzer.bulk import projection
+from kwire.analyzer.bulk import state as s
+from kwire.analyzer.protocol import api_keys
 from tests.shared import SAMPLES, capture_files
 
 AS_IT_STANDS = (

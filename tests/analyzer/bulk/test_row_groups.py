@@ -10,9 +10,9 @@ import random
 import numpy as np
 import pytest
 
-from analyzer.bulk import row_groups as c
-from analyzer.bulk import state as s
-from captures.kernels import NULL
+from kwire.analyzer.bulk import row_groups as c
+from kwire.analyzer.bulk import state as s
+from kwire.captures.kernels import NULL
 
 
 @pytest.mark.parametrize("spread", [1, 3, 1 << 62])

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analyzer.bulk.column_names import COLUMNS
-from analyzer.bulk.engine import Engine, Settings
-from analyzer.bulk.rows import Names, Window
-from analyzer.dataset import tables
-from captures.files import capture_points
-from captures.kernels import NULL
+from kwire.analyzer.bulk.column_names import COLUMNS
+from kwire.analyzer.bulk.engine import Engine, Settings
+from kwire.analyzer.bulk.rows import Names, Window
+from kwire.analyzer.dataset import tables
+from kwire.captures.files import capture_points
+from kwire.captures.kernels import NULL
 from tests.shared import SAMPLES, capture_files
 
 SAMPLE = "txn-librdkafka-4.3"

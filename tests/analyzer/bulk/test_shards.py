@@ -1,6 +1,6 @@
 """Many connections, divided among shards and ended a few at a time.
 
-(proves: analyzer/bulk/engine.py, the numbering of `captures.streams.Streams`)
+(proves: analyzer/bulk/engine.py, the numbering of `kwire.captures.streams.Streams`)
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from analyzer.api import decode
-from analyzer.bulk import engine
-from analyzer.bulk.engine import Engine, Settings
-from analyzer.pipeline.points import AnalysisOptions
-from analyzer.pipeline.read_options import ReadOptions
-from captures.files import capture_points
-from captures.stream_tables import C_STARTED
+from kwire.analyzer.api import decode
+from kwire.analyzer.bulk import engine
+from kwire.analyzer.bulk.engine import Engine, Settings
+from kwire.analyzer.pipeline.points import AnalysisOptions
+from kwire.analyzer.pipeline.read_options import ReadOptions
+from kwire.captures.files import capture_points
+from kwire.captures.stream_tables import C_STARTED
 from tests.bench import generate
 
 CONNECTIONS = 900

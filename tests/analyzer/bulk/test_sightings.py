@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import analyzer
+from kwire import analyzer
 from tests.captures import forge
 from tests.shared import capture_files, sample_folders
 

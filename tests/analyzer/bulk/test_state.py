@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from analyzer.bulk import partitions, projection
-from analyzer.bulk import state as s
-from analyzer.bulk.shard import Conversations, layouts
+from kwire.analyzer.bulk import partitions, projection
+from kwire.analyzer.bulk import state as s
+from kwire.analyzer.bulk.shard import Conversations, layouts
 
 OF_A_MESSAGE = [name[2:] for name in vars(s) if name.startswith("M_") and name != "M_COLUMNS"]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-import analyzer
+from kwire import analyzer
 from tests.analyzer import forging
 from tests.analyzer.forging import answering, asking, batch, produce, produce_answer, read, request, response
 from tests.captures.forge import Write, converse, cut, loaded, pcap, rendered

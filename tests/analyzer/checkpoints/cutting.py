@@ -11,13 +11,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from analyzer import api
-from analyzer.checkpoints.resumable_reader import ResumableReader
-from analyzer.dataset import tables
-from analyzer.dataset.dataset import Dataset, concatenated
-from analyzer.pipeline.points import WITHOUT, AnalysisOptions, PointResult, joined
-from analyzer.pipeline.read_options import ReadOptions
-from captures.files import CapturePoint, capture_points
+from kwire.analyzer import api
+from kwire.analyzer.checkpoints.resumable_reader import ResumableReader
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.dataset.dataset import Dataset, concatenated
+from kwire.analyzer.pipeline.points import WITHOUT, AnalysisOptions, PointResult, joined
+from kwire.analyzer.pipeline.read_options import ReadOptions
+from kwire.captures.files import CapturePoint, capture_points
 
 _PCAPNG = b"\x0a\x0d\x0d\x0a"
 _PACKET_BLOCKS = (2, 3, 6)

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from analyzer.checkpoints import codec, inventory
-from analyzer.checkpoints.codec import CheckpointError, Decoder, Encoder, kind_of
-from captures.cache import packed, unpacked
+from kwire.analyzer.checkpoints import codec, inventory
+from kwire.analyzer.checkpoints.codec import CheckpointError, Decoder, Encoder, kind_of
+from kwire.captures.cache import packed, unpacked
 
 
 class Pair(NamedTuple):

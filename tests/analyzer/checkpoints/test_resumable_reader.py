@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analyzer.checkpoints import authentication
-from analyzer.checkpoints.codec import CheckpointError
-from analyzer.checkpoints.resumable_reader import ResumableReader
-from analyzer.pipeline.points import AnalysisOptions
-from analyzer.pipeline.read_options import ReadOptions
-from captures.files import CapturePoint
+from kwire.analyzer.checkpoints import authentication
+from kwire.analyzer.checkpoints.codec import CheckpointError
+from kwire.analyzer.checkpoints.resumable_reader import ResumableReader
+from kwire.analyzer.pipeline.points import AnalysisOptions
+from kwire.analyzer.pipeline.read_options import ReadOptions
+from kwire.captures.files import CapturePoint
 from tests.analyzer.checkpoints import cutting
 from tests.shared import SAMPLES, capture_files, shared_folder
 

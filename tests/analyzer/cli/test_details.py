@@ -1,15 +1,15 @@
 """Details of an exchange by its API, against answers that were read off the captures' bodies by hand.
 
-Proves: `analyzer.cli.details`, and of `analyzer.cli.exchange_lines` what is cut where a line is too long.
+Proves: `kwire.analyzer.cli.details`, and of `kwire.analyzer.cli.exchange_lines` what is cut where a line is too long.
 """
 
 from __future__ import annotations
 
 import pytest
 
-import analyzer
-from analyzer.cli.details import WITH_BODIES, detail
-from analyzer.cli.exchange_lines import cut
+from kwire import analyzer
+from kwire.analyzer.cli.details import WITH_BODIES, detail
+from kwire.analyzer.cli.exchange_lines import cut
 from tests.shared import real_folder
 
 
@@ -80,7 +80,7 @@ def test_fetch_says_the_offset_it_asks_for_and_what_came() -> None:
 
 
 def test_the_topic_of_kraft_itself_has_its_name_in_every_cluster() -> None:
-    from analyzer.analysis.cluster_metadata import TopicIds
+    from kwire.analyzer.analysis.cluster_metadata import TopicIds
 
     ids = TopicIds()
     assert ids.name("AAAAAAAAAAAAAAAAAAAAAQ") == "__cluster_metadata"
@@ -90,7 +90,7 @@ def test_the_topic_of_kraft_itself_has_its_name_in_every_cluster() -> None:
 
 
 def test_no_body_is_kept_that_may_hold_records() -> None:
-    from analyzer.protocol import api_keys
+    from kwire.analyzer.protocol import api_keys
 
     assert not WITH_BODIES & {api_keys.PRODUCE, api_keys.FETCH, api_keys.SHARE_FETCH, api_keys.PUSH_TELEMETRY}
 

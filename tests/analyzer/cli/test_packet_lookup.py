@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.cli import packet_lookup
-from analyzer.pipeline.read_options import ReadOptions
+from kwire.analyzer.cli import packet_lookup
+from kwire.analyzer.pipeline.read_options import ReadOptions
 from tests.analyzer import forging
 from tests.captures import forge
 from tests.captures.forge import TO_BROKER, TO_CLIENT, Write, converse, interleaved

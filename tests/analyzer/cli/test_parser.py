@@ -25,9 +25,9 @@ from typing import Any
 
 import pytest
 
-import analyzer
-from analyzer.cli import commands, parser
-from analyzer.dataset import tables
+from kwire import analyzer
+from kwire.analyzer.cli import commands, parser
+from kwire.analyzer.dataset import tables
 from tests.captures import forge
 from tests.shared import ROOT, SAMPLES, shared_folder
 
@@ -79,7 +79,7 @@ def test_what_needs_no_capture_loads_nothing_heavy(words: str) -> None:
     """So that it is quick; how quick is measured in tests/bench."""
     program = (
         "import sys\n"
-        "from analyzer.cli.parser import command\n"
+        "from kwire.analyzer.cli.parser import command\n"
         "try:\n"
         "    command()\n"
         "finally:\n"
@@ -194,7 +194,7 @@ def test_an_error_with_line_ends_of_others_stays_one_line(capsys: pytest.Capture
 def test_a_fault_ends_the_process_though_a_thread_waits() -> None:
     program = (
         "import concurrent.futures, threading\n"
-        "from analyzer.cli import parser as cli\n"
+        "from kwire.analyzer.cli import parser as cli\n"
         "concurrent.futures.ThreadPoolExecutor(1).submit(threading.Event().wait)\n"
         "def broken(arguments):\n"
         "    raise RuntimeError('broken')\n"
@@ -248,7 +248,7 @@ def test_help_has_every_table_and_column_and_what_it_holds() -> None:
 
 
 def test_help_has_every_view_and_its_question() -> None:
-    from reports import catalog
+    from kwire.reports import catalog
 
     text = " ".join(printed("help", "views").split())
     for view in catalog.views():
@@ -854,7 +854,7 @@ def test_an_interrupt_while_options_are_read_is_one_too(
 
 
 @pytest.mark.parametrize(
-    "importing", ["argparse", "analyzer.cli.parser", "analyzer.options.commands", "captures.errors"]
+    "importing", ["argparse", "kwire.analyzer.cli.parser", "kwire.analyzer.options.commands", "kwire.captures.errors"]
 )
 def test_an_interrupt_while_the_command_is_imported_is_one_too(importing: str) -> None:
     """As the console script does it, which is Python's own until it calls us."""
@@ -865,7 +865,7 @@ class Pressed:
         if name == {importing!r}:
             raise KeyboardInterrupt
 sys.meta_path.insert(0, Pressed)
-from analyzer.cli.start import command
+from kwire.analyzer.cli.start import command
 sys.exit(command())
 """
     done = subprocess.run([sys.executable, "-c", program, "--version"], cwd=ROOT, capture_output=True, text=True)
@@ -878,7 +878,7 @@ def test_an_interrupt_that_python_drops_is_heard_all_the_same(times: int) -> Non
     it."""
     program = f"""
 import signal, threading, weakref
-from analyzer.cli import parser as cli, start
+from kwire.analyzer.cli import parser as cli, start
 signal.signal(signal.SIGINT, signal.default_int_handler)
 class Thing:
     pass
@@ -897,7 +897,7 @@ start.command()
 
 def test_what_else_python_drops_is_printed_as_ever() -> None:
     program = """
-from analyzer.cli import parser as cli, start
+from kwire.analyzer.cli import parser as cli, start
 class Thing:
     def __del__(self):
         raise ValueError("dropped")

@@ -1,6 +1,6 @@
 """Lines in order of their keys, in bounded memory: as `sorted` says, whatever has to wait in files.
 
-proves: analyzer.cli.sorted_lines.
+proves: kwire.analyzer.cli.sorted_lines.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzer.cli import sorted_lines
-from analyzer.cli.sorted_lines import Sorter
-from analyzer.common.errors import UsageError
+from kwire.analyzer.cli import sorted_lines
+from kwire.analyzer.cli.sorted_lines import Sorter
+from kwire.analyzer.common.errors import UsageError
 
 Keys = list[int | None]
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.cli.parser import main
-from analyzer.common import output_file
+from kwire.analyzer.cli.parser import main
+from kwire.analyzer.common import output_file
 from tests.shared import SAMPLES
 
 TXN = SAMPLES / "txn-librdkafka-4.3" / "capture.pcap"

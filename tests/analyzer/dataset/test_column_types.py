@@ -1,6 +1,6 @@
 """Refuse datasets whose columns have other types than the contract's, and manifests whose times are no times.
 
-Proves: analyzer.dataset.dataset, analyzer.dataset.manifest, analyzer.dataset.tables.
+Proves: kwire.analyzer.dataset.dataset, kwire.analyzer.dataset.manifest, kwire.analyzer.dataset.tables.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-import analyzer
-from analyzer.cli import parser
-from analyzer.dataset import tables
-from analyzer.dataset.dataset import MANIFEST, DatasetError, open_dataset
+from kwire import analyzer
+from kwire.analyzer.cli import parser
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.dataset.dataset import MANIFEST, DatasetError, open_dataset
 from tests.shared import SAMPLES
 
 CAPTURE = SAMPLES / "admin-kafkapython-3.9" / "capture.pcap"

@@ -22,9 +22,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet
 import pytest
 
-import analyzer
-from analyzer.dataset import tables
-from analyzer.dataset.dataset import MANIFEST, DatasetError, is_dataset, read_manifest
+from kwire import analyzer
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.dataset.dataset import MANIFEST, DatasetError, is_dataset, read_manifest
 from tests.captures import forge
 from tests.shared import KWIRE, ROOT, SAMPLES
 
@@ -155,8 +155,8 @@ def test_parquet_has_the_contracts_plain_types(name: str, tmp_path: Path) -> Non
 
 
 def test_row_groups_stay_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("analyzer.dataset.parquet_files.ROW_GROUP_ROWS", 10)
-    monkeypatch.setattr("analyzer.pipeline.point_tables.ENOUGH_ROWS", 20)
+    monkeypatch.setattr("kwire.analyzer.dataset.parquet_files.ROW_GROUP_ROWS", 10)
+    monkeypatch.setattr("kwire.analyzer.pipeline.point_tables.ENOUGH_ROWS", 20)
     analyzer.analyze(OTHER, tmp_path / "data", window_bytes=4096)
     (entry,) = [file for file in read_manifest(tmp_path / "data")["files"] if file["table"] == "exchanges"]
     metadata = pyarrow.parquet.ParquetFile(tmp_path / "data" / entry["path"]).metadata
@@ -172,7 +172,7 @@ def test_a_dataset_is_the_same_whatever_the_threads(
     capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows and their order, coverage and notes; many row groups, which threads make and store side by side."""
-    monkeypatch.setattr("analyzer.pipeline.point_tables.ENOUGH_ROWS", 20)
+    monkeypatch.setattr("kwire.analyzer.pipeline.point_tables.ENOUGH_ROWS", 20)
     results = []
     for threads in (1, 2, 4, 6):
         path = tmp_path / str(threads)
@@ -425,8 +425,8 @@ def test_a_file_size_limit_leaves_the_old_dataset(old: Path, limit: int, expecte
     """RLIMIT_FSIZE, as a full disk for everybody: writing fails with EFBIG at that size."""
     program = (
         "import resource, signal, sys\n"
-        "from analyzer.cli.parser import main\n"
-        "from analyzer import api\n"  # the kernels' cache may be written before
+        "from kwire.analyzer.cli.parser import main\n"
+        "from kwire.analyzer import api\n"  # the kernels' cache may be written before
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))\n"
         "sys.exit(main(sys.argv[1:]))\n"
@@ -465,7 +465,7 @@ KILLS = """
 import json, os, shutil, signal, sys
 from pathlib import Path
 import pyarrow.parquet
-from analyzer.dataset import dataset
+from kwire.analyzer.dataset import dataset
 
 def counted(name, at):
     module = sys.modules[name.rsplit(".", 1)[0]]

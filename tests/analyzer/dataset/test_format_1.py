@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-import analyzer
-from analyzer.cli import parser
-from analyzer.dataset import tables
-from reports.embedded import engine
-from reports.page import rendering
-from reports.page.report import make
+from kwire import analyzer
+from kwire.analyzer.cli import parser
+from kwire.analyzer.dataset import tables
+from kwire.reports.embedded import engine
+from kwire.reports.page import rendering
+from kwire.reports.page.report import make
 from tests.shared import SAMPLES
 
 DATASET = Path(__file__).with_name("format_1") / "sasl-librdkafka-4.3"

@@ -1,4 +1,4 @@
-"""proves: analyzer.dataset.locks, and that a dataset has one writer at a time (analyzer.dataset.dataset).
+"""proves: kwire.analyzer.dataset.locks, and that a dataset has one writer at a time (kwire.analyzer.dataset.dataset).
 
 Two real processes write many times at the same moment: the dataset is always one that they could have made one after
 the other, and a refused process names the one that is writing.
@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-import analyzer
-from analyzer.dataset import dataset, locks, tables
-from analyzer.dataset.dataset import MANIFEST, DatasetError, read_manifest
+from kwire import analyzer
+from kwire.analyzer.dataset import dataset, locks, tables
+from kwire.analyzer.dataset.dataset import MANIFEST, DatasetError, read_manifest
 from tests.shared import KWIRE, ROOT, SAMPLES
 
 SMALL = SAMPLES / "admin-kafkapython-3.9" / "capture.pcap"
@@ -32,7 +32,7 @@ WRITER = """
 import json, sys
 from pathlib import Path
 import pyarrow.parquet
-from analyzer.dataset import dataset
+from kwire.analyzer.dataset import dataset
 
 def written(source, target, append, wait, name):
     manifest = json.loads((source / "_kwire.json").read_bytes())
@@ -161,7 +161,7 @@ def test_wait_waits_and_says_so(sources: dict[str, Path], tmp_path: Path) -> Non
 
 
 def test_a_lock_ends_with_its_process(sources: dict[str, Path], tmp_path: Path) -> None:
-    code = "import os, sys; from analyzer.dataset import dataset; dataset.Writer(sys.argv[1]); os.kill(os.getpid(), 9)"
+    code = "import os, sys; from kwire.analyzer.dataset import dataset; dataset.Writer(sys.argv[1]); os.kill(os.getpid(), 9)"
     for _ in range(2):
         subprocess.run([sys.executable, "-c", code, str(tmp_path / "data")], cwd=ROOT, check=False)
         assert len(list(tmp_path.glob(".data.????????.new"))) == 1, "the second run has cleared what the first left"
@@ -247,8 +247,8 @@ def test_who_reads_keeps_the_dataset_that_was_opened(sources: dict[str, Path], t
 READER = """
 import sys
 from pathlib import Path
-import analyzer
-from analyzer.dataset import dataset
+from kwire import analyzer
+from kwire.analyzer.dataset import dataset
 print("ready", flush=True)
 while not Path(sys.argv[2]).exists():
     stored = analyzer.open_dataset(sys.argv[1])

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from analyzer.dataset import tables
-from analyzer.dataset.parquet_files import ALONE_BYTES, PENDING_TABLES, Parts
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.dataset.parquet_files import ALONE_BYTES, PENDING_TABLES, Parts
 
 SCHEMA = tables.schema("topic_ids")
 

@@ -20,19 +20,19 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-import analyzer
-from analyzer.bulk import exchange_tables
-from analyzer.bulk import state as s
-from analyzer.bulk.engine import Engine, Settings
-from analyzer.bulk.fields import MAX_CODES
-from analyzer.bulk.rows import Exchanges, Names, no_exchanges
-from analyzer.dataset import tables
-from analyzer.filter import evaluation as filtering
-from analyzer.filter import names as filter_names
-from analyzer.filter import values
-from analyzer.filter.evaluation import Filter, FilterError, IntegerTest, parse
-from analyzer.protocol import schema
-from captures.files import capture_points
+from kwire import analyzer
+from kwire.analyzer.bulk import exchange_tables
+from kwire.analyzer.bulk import state as s
+from kwire.analyzer.bulk.engine import Engine, Settings
+from kwire.analyzer.bulk.fields import MAX_CODES
+from kwire.analyzer.bulk.rows import Exchanges, Names, no_exchanges
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.filter import evaluation as filtering
+from kwire.analyzer.filter import names as filter_names
+from kwire.analyzer.filter import values
+from kwire.analyzer.filter.evaluation import Filter, FilterError, IntegerTest, parse
+from kwire.analyzer.protocol import schema
+from kwire.captures.files import capture_points
 from tests.shared import ROOT, SAMPLES, capture_files, sample_folders
 
 DOCUMENT = (ROOT / "analyzer" / "filter" / "FILTER.md").read_text("utf-8")
@@ -333,7 +333,7 @@ def row(**values: Any) -> dict[str, Any]:
 
 
 def errors(*codes: int) -> list[dict[str, Any]]:
-    from analyzer.protocol import errors as kafka
+    from kwire.analyzer.protocol import errors as kafka
 
     return [{"code": code, "error": kafka.name(code), "count": 1} for code in codes]
 

@@ -1,6 +1,6 @@
 """Names mean the same in filters and in `--fields`, `--sort` and `--count-by`.
 
-proves: analyzer.filter.names.
+proves: kwire.analyzer.filter.names.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-import analyzer
-from analyzer.cli.text import cell
-from analyzer.common.times import rfc3339
-from analyzer.dataset import tables
-from analyzer.filter import names
-from analyzer.filter.evaluation import parse
-from analyzer.filter.tokens import Word, WordError
+from kwire import analyzer
+from kwire.analyzer.cli.text import cell
+from kwire.analyzer.common.times import rfc3339
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.filter import names
+from kwire.analyzer.filter.evaluation import parse
+from kwire.analyzer.filter.tokens import Word, WordError
 from tests.shared import SAMPLES, capture_files
 
 PATHS = [

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from analyzer.dataset.dataset import Dataset, StoredDataset, open_dataset
-from analyzer.findings import evaluate
-from analyzer.findings.query import Query
-from analyzer.findings.rules import Finding
-from analyzer.frame.parquet import RowGroups
+from kwire.analyzer.dataset.dataset import Dataset, StoredDataset, open_dataset
+from kwire.analyzer.findings import evaluate
+from kwire.analyzer.findings.query import Query
+from kwire.analyzer.findings.rules import Finding
+from kwire.analyzer.frame.parquet import RowGroups
 from tests.reports.forging import Forged, at
 
 SEVERE = ("warning", "error")

@@ -19,13 +19,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import analyzer
-from analyzer.dataset import parquet_files
-from analyzer.dataset.dataset import open_dataset
-from analyzer.findings import evaluate
-from analyzer.findings.query import Query
-from analyzer.frame import grouping, parquet, spill
-from analyzer.frame.parquet import RowGroups
+from kwire import analyzer
+from kwire.analyzer.dataset import parquet_files
+from kwire.analyzer.dataset.dataset import open_dataset
+from kwire.analyzer.findings import evaluate
+from kwire.analyzer.findings.query import Query
+from kwire.analyzer.frame import grouping, parquet, spill
+from kwire.analyzer.frame.parquet import RowGroups
 from tests.analyzer.findings.cases import CASES
 from tests.analyzer.findings.evaluating import Traffic, judged
 from tests.analyzer.findings.test_rules import MODULES

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-import analyzer
-from analyzer.cli import parser
-from analyzer.dataset import tables
-from analyzer.findings import evaluate
-from analyzer.findings.query import Query
-from analyzer.findings.rules import RULES
+from kwire import analyzer
+from kwire.analyzer.cli import parser
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.findings import evaluate
+from kwire.analyzer.findings.query import Query
+from kwire.analyzer.findings.rules import RULES
 from tests.analyzer.findings.evaluating import Traffic
 from tests.shared import SAMPLES
 

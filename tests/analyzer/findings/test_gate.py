@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import analyzer
+from kwire import analyzer
 from tests.analyzer.findings.evaluating import SEVERE, codes, judged
 from tests.shared import SAMPLES, SHARED, capture_files, sample_folders, shared_folder, shared_folders
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from analyzer.findings import manual
-from analyzer.findings.rules import FAMILIES, RULES
+from kwire.analyzer.findings import manual
+from kwire.analyzer.findings.rules import FAMILIES, RULES
 
 
 def test_the_file_is_what_the_rules_say() -> None:
-    again = "python -m analyzer.findings.manual"
+    again = "python -m kwire.analyzer.findings.manual"
     assert manual.FILE.read_text(encoding="utf-8") == manual.markdown(), f"write it again: {again}"
 
 

@@ -1,4 +1,4 @@
-"""Brokers that went are those that a plain walk over all connections finds. Proves: analyzer.findings.root_causes;
+"""Brokers that went are those that a plain walk over all connections finds. Proves: kwire.analyzer.findings.root_causes;
 rules that rest on them are in `test_rules`."""
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analyzer.findings import root_causes
-from analyzer.findings.capture import SECOND, UNANSWERED
-from analyzer.frame.frame import NULL
+from kwire.analyzer.findings import root_causes
+from kwire.analyzer.findings.capture import SECOND, UNANSWERED
+from kwire.analyzer.frame.frame import NULL
 
 TIMES = st.integers(0, 40).map(lambda tenths: tenths * SECOND // 4) | st.integers(0, 100 * SECOND)
 LINKS = st.tuples(

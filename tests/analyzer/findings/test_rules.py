@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from analyzer.findings.query import Query
-from analyzer.findings.rules import RULES
+from kwire.analyzer.findings.query import Query
+from kwire.analyzer.findings.rules import RULES
 from tests.analyzer.findings import group_cases, other_cases, reading_cases
 from tests.analyzer.findings.cases import CASES, case
 from tests.analyzer.findings.evaluating import Traffic, codes, judged

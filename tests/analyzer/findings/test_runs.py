@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzer.dataset import tables
-from analyzer.findings import runs
-from analyzer.findings.runs import Run, Thing, _about
-from analyzer.protocol import api_keys
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.findings import runs
+from kwire.analyzer.findings.runs import Run, Thing, _about
+from kwire.analyzer.protocol import api_keys
 
 TIMES = st.integers(0, 5).map(lambda at: at * 4_000_000)
 ANSWERS = st.lists(

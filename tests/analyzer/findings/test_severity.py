@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analyzer.findings import error_answers, evaluate, runs
-from analyzer.findings.query import Query
-from analyzer.findings.rules import Finding
-from analyzer.findings.runs import Run, Thing
-from analyzer.protocol import errors, schema
-from analyzer.protocol.error_severity import judge
+from kwire.analyzer.findings import error_answers, evaluate, runs
+from kwire.analyzer.findings.query import Query
+from kwire.analyzer.findings.rules import Finding
+from kwire.analyzer.findings.runs import Run, Thing
+from kwire.analyzer.protocol import errors, schema
+from kwire.analyzer.protocol.error_severity import judge
 from tests.analyzer.findings.cases import CASES, Case
 from tests.analyzer.findings.evaluating import Traffic, codes, judged
 from tests.analyzer.findings.group_cases import assigned, until

@@ -1,6 +1,6 @@
 """Memory for the rows of windows: what somebody still has is never lent a second time.
 
-proves: analyzer.frame.buffer_pool.
+proves: kwire.analyzer.frame.buffer_pool.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from analyzer.frame import buffer_pool
-from analyzer.frame.buffer_pool import BufferPool, lent
+from kwire.analyzer.frame import buffer_pool
+from kwire.analyzer.frame.buffer_pool import BufferPool, lent
 
 MANY = 1 << 18
 """Numbers, 2 MiB of them: enough to be worth lending."""

@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from analyzer import api
-from analyzer.dataset import tables
-from analyzer.frame import cells
-from analyzer.pipeline.read_options import ReadOptions
+from kwire.analyzer import api
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.frame import cells
+from kwire.analyzer.pipeline.read_options import ReadOptions
 from tests.shared import SAMPLES, capture_files, sample_folders
 
 CAPTURES = {folder.name: folder for folder in sample_folders()}

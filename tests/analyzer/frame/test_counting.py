@@ -11,7 +11,7 @@ import threading
 import numpy as np
 import pytest
 
-from analyzer.frame import counting, spill
+from kwire.analyzer.frame import counting, spill
 
 
 def test_rows_are_selected_by_the_values_of_their_codes() -> None:

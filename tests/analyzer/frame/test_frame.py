@@ -17,11 +17,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzer.dataset import tables
-from analyzer.frame import counting, spill
-from analyzer.frame.frame import NULL, Codes, Frame
-from analyzer.frame.grouping import left_join
-from analyzer.frame.parquet import RowGroups, read
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.frame import counting, spill
+from kwire.analyzer.frame.frame import NULL, Codes, Frame
+from kwire.analyzer.frame.grouping import left_join
+from kwire.analyzer.frame.parquet import RowGroups, read
 
 NEAR = st.integers(-1, 4)
 FAR = st.sampled_from([-(1 << 62), -7, 0, 3, 1 << 61, (1 << 62) + 1])

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analyzer.dataset.dataset import open_dataset
-from analyzer.findings import evaluate, produce
-from analyzer.findings.capture import CaptureFrame
-from analyzer.findings.error_answers import Nearest
-from analyzer.frame import grouping
-from analyzer.frame.frame import NULL
-from analyzer.frame.grouping import first_rows, rows_by_key, split
-from analyzer.frame.parquet import RowGroups
+from kwire.analyzer.dataset.dataset import open_dataset
+from kwire.analyzer.findings import evaluate, produce
+from kwire.analyzer.findings.capture import CaptureFrame
+from kwire.analyzer.findings.error_answers import Nearest
+from kwire.analyzer.frame import grouping
+from kwire.analyzer.frame.frame import NULL
+from kwire.analyzer.frame.grouping import first_rows, rows_by_key, split
+from kwire.analyzer.frame.parquet import RowGroups
 from tests.analyzer.findings.evaluating import Traffic
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from analyzer.frame import list_columns
+from kwire.analyzer.frame import list_columns
 
 
 @pytest.mark.parametrize("largest", [True, False])

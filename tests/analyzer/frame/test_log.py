@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analyzer.dataset import tables
-from analyzer.frame import log
-from analyzer.frame.log import Log, OrderedRows
-from captures.kernels import NULL
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.frame import log
+from kwire.analyzer.frame.log import Log, OrderedRows
+from kwire.captures.kernels import NULL
 
 COLUMNS = ("trigger", "born", "connection", "name", "value")
 Event = tuple[int, int, str, str | None, int]

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from analyzer.dataset import tables
-from analyzer.frame import parquet as sources
-from analyzer.frame.parquet import RowGroups, StoredFrame
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.frame import parquet as sources
+from kwire.analyzer.frame.parquet import RowGroups, StoredFrame
 
 GROUP = 100
 COLUMNS: dict[str, list[Any]] = {

@@ -14,14 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-import analyzer
-from analyzer.dataset import tables
-from analyzer.dataset.dataset import open_dataset
-from analyzer.findings import evaluate
-from analyzer.findings.capture import CACHED
-from analyzer.frame import parquet, pending
-from analyzer.frame.parquet import RowGroups, StoredFrame
-from analyzer.frame.pending import PendingTables
+from kwire import analyzer
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.dataset.dataset import open_dataset
+from kwire.analyzer.findings import evaluate
+from kwire.analyzer.findings.capture import CACHED
+from kwire.analyzer.frame import parquet, pending
+from kwire.analyzer.frame.parquet import RowGroups, StoredFrame
+from kwire.analyzer.frame.pending import PendingTables
 from tests.shared import capture_files, real_folder
 
 CAPTURES = [{"name": "a"}]

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analyzer.dataset.dataset import DatasetError
-from analyzer.frame import spill
+from kwire.analyzer.dataset.dataset import DatasetError
+from kwire.analyzer.frame import spill
 
 
 def test_parts_stand_one_behind_the_other() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.cli import parser
+from kwire.analyzer.cli import parser
 from tests.shared import KWIRE, ROOT
 
 SECONDS = 300

@@ -17,22 +17,22 @@ from typing import cast
 import pyarrow as pa
 import pytest
 
-import analyzer
-from analyzer import api
-from analyzer.cli import parser
-from analyzer.dataset import tables
-from analyzer.dataset.dataset import Dataset, StoredDataset
-from analyzer.live import analyze
-from analyzer.live.rotations import Rotations
-from analyzer.live.stop_conditions import ended_by, interrupted_by_others
-from analyzer.pipeline.points import AnalysisOptions
-from analyzer.pipeline.read_options import ReadOptions
-from captures.files import CapturePoint
-from captures.files.write import Record, pcap
-from captures.live.capture_queue import CaptureQueue
-from captures.live.recording import Recording, Target
-from captures.live.stream import LiveStream
-from captures.live.taps import Counts
+from kwire import analyzer
+from kwire.analyzer import api
+from kwire.analyzer.cli import parser
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.dataset.dataset import Dataset, StoredDataset
+from kwire.analyzer.live import analyze
+from kwire.analyzer.live.rotations import Rotations
+from kwire.analyzer.live.stop_conditions import ended_by, interrupted_by_others
+from kwire.analyzer.pipeline.points import AnalysisOptions
+from kwire.analyzer.pipeline.read_options import ReadOptions
+from kwire.captures.files import CapturePoint
+from kwire.captures.files.write import Record, pcap
+from kwire.captures.live.capture_queue import CaptureQueue
+from kwire.captures.live.recording import Recording, Target
+from kwire.captures.live.stream import LiveStream
+from kwire.captures.live.taps import Counts
 from tests.analyzer.live.running import capturing, refused
 from tests.captures.live.scripted import ScriptedTap, chunks_of
 from tests.live import Wire, sample_records

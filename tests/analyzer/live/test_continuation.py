@@ -14,17 +14,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-import analyzer
-from analyzer.analysis import delivery_times, groups, offsets, rebalances, transactions
-from analyzer.analysis.combinations import last_of_each
-from analyzer.analysis.control_exchanges import NEVER, Border
-from analyzer.analysis.producers import ProducerEvent
-from analyzer.analysis.transaction_log import TransactionMessage
-from analyzer.cli import parser
-from analyzer.dataset.dataset import Dataset, StoredDataset
-from analyzer.live import analyze
-from analyzer.protocol import api_keys as apis
-from captures.files.write import Record, pcap
+from kwire import analyzer
+from kwire.analyzer.analysis import delivery_times, groups, offsets, rebalances, transactions
+from kwire.analyzer.analysis.combinations import last_of_each
+from kwire.analyzer.analysis.control_exchanges import NEVER, Border
+from kwire.analyzer.analysis.producers import ProducerEvent
+from kwire.analyzer.analysis.transaction_log import TransactionMessage
+from kwire.analyzer.cli import parser
+from kwire.analyzer.dataset.dataset import Dataset, StoredDataset
+from kwire.analyzer.live import analyze
+from kwire.analyzer.protocol import api_keys as apis
+from kwire.captures.files.write import Record, pcap
 from tests.captures import forge
 from tests.captures.live.scripted import ScriptedTap, chunks_of
 from tests.shared import SAMPLES

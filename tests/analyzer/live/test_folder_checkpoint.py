@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from analyzer.checkpoints.codec import CheckpointError
-from analyzer.live import folder_checkpoint as places
-from analyzer.live.folder_checkpoint import FolderCheckpoint, FolderWatchedError
-from analyzer.pipeline.points import AnalysisOptions
-from analyzer.pipeline.read_options import ReadOptions
+from kwire.analyzer.checkpoints.codec import CheckpointError
+from kwire.analyzer.live import folder_checkpoint as places
+from kwire.analyzer.live.folder_checkpoint import FolderCheckpoint, FolderWatchedError
+from kwire.analyzer.pipeline.points import AnalysisOptions
+from kwire.analyzer.pipeline.read_options import ReadOptions
 from tests.analyzer.checkpoints import cutting
 from tests.shared import ROOT, SAMPLES
 
@@ -30,8 +30,8 @@ PARTS = 5
 WATCHES = """
 import os, shutil, signal, sys
 from pathlib import Path
-from analyzer.cli import parser as cli
-from analyzer.live import folder_checkpoint as places, watch as watching, watch_session as session
+from kwire.analyzer.cli import parser as cli
+from kwire.analyzer.live import folder_checkpoint as places, watch as watching, watch_session as session
 
 ring, parts, cache, out = map(Path, sys.argv[1:5])
 points, totals = ([int(at) for at in words.split(",")] for words in sys.argv[5:7])
@@ -229,8 +229,8 @@ def test_what_is_damaged_or_of_another_version_is_told(cache: Path, tmp_path: Pa
 
 
 def test_how_packets_are_divided_into_windows_changes_no_second(tmp_path: Path) -> None:
-    from analyzer.live.watch_session import WatchSession
-    from captures.files import capture_points
+    from kwire.analyzer.live.watch_session import WatchSession
+    from kwire.captures.files import capture_points
 
     results = []
     for window_bytes in (4096, 65_536, 1 << 20):

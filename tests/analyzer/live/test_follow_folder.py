@@ -18,16 +18,16 @@ from typing import Any
 
 import pytest
 
-import analyzer
-from analyzer.checkpoints.codec import CheckpointError
-from analyzer.dataset import tables
-from analyzer.dataset.dataset import Dataset, DatasetError, concatenated
-from analyzer.dataset.manifest import MANIFEST, read_manifest
-from analyzer.live import follow
-from analyzer.live.follow import FolderAnalysis
-from analyzer.pipeline.points import AnalysisOptions
-from analyzer.pipeline.read_options import ReadOptions
-from captures.errors import KwireError
+from kwire import analyzer
+from kwire.analyzer.checkpoints.codec import CheckpointError
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.dataset.dataset import Dataset, DatasetError, concatenated
+from kwire.analyzer.dataset.manifest import MANIFEST, read_manifest
+from kwire.analyzer.live import follow
+from kwire.analyzer.live.follow import FolderAnalysis
+from kwire.analyzer.pipeline.points import AnalysisOptions
+from kwire.analyzer.pipeline.read_options import ReadOptions
+from kwire.captures.errors import KwireError
 from tests.analyzer.checkpoints import cutting
 from tests.shared import KWIRE, ROOT, SAMPLES
 
@@ -162,9 +162,9 @@ def test_a_snapshot_that_is_damaged_is_told_at_once(ring: Path, parts: list[Path
 KILLS = """
 import os, shutil, signal, sys
 from pathlib import Path
-from analyzer.live import follow as following
-from analyzer.pipeline.read_options import ReadOptions
-from analyzer.pipeline.points import AnalysisOptions
+from kwire.analyzer.live import follow as following
+from kwire.analyzer.pipeline.read_options import ReadOptions
+from kwire.analyzer.pipeline.points import AnalysisOptions
 
 following.FRESH_SECONDS = -1.0
 ring, parts, points = Path(sys.argv[1]), sorted(Path(sys.argv[2]).iterdir()), [int(at) for at in sys.argv[3].split(",")]

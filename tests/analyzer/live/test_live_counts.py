@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-import analyzer
-from analyzer.live import live_counts
-from analyzer.live.live_counts import Moment, bucket, quantile
-from analyzer.live.watch_session import WatchSession
-from analyzer.pipeline.points import parsed
-from analyzer.pipeline.read_options import ReadOptions
-from captures.files import capture_points
+from kwire import analyzer
+from kwire.analyzer.live import live_counts
+from kwire.analyzer.live.live_counts import Moment, bucket, quantile
+from kwire.analyzer.live.watch_session import WatchSession
+from kwire.analyzer.pipeline.points import parsed
+from kwire.analyzer.pipeline.read_options import ReadOptions
+from kwire.captures.files import capture_points
 from tests.shared import SAMPLES
 
 NAMES = ("txn-librdkafka-4.3", "client-kafkajs-3.9", "sasl-librdkafka-4.3")
@@ -160,7 +160,7 @@ def test_old_seconds_are_forgotten() -> None:
 
 def test_findings_are_those_of_a_dataset_and_told_once() -> None:
     """The capture is one window of evaluation long."""
-    from analyzer.live.evaluation_windows import _OF_THE_WHOLE
+    from kwire.analyzer.live.evaluation_windows import _OF_THE_WHOLE
 
     path = SAMPLES / "txn-librdkafka-4.3" / "capture.pcap"
     session = session_of(path)

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-import analyzer
-from analyzer.options import values
+from kwire import analyzer
+from kwire.analyzer.options import values
 from tests.analyzer.live.running import SECONDS, capturing, refused, running
 from tests.captures import forge
 from tests.live import Wire, sample_records
@@ -130,11 +130,11 @@ def test_another_command_reads_it_as_it_is_captured(wire: Wire) -> None:
 
 def test_lost_packets_are_said_and_no_failure(wire: Wire, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing reads the queue until all packets have come, and it has room for half of them."""
-    from analyzer.cli import parser
-    from captures.live import capture_queue, taps
+    from kwire.analyzer.cli import parser
+    from kwire.captures.live import capture_queue, taps
 
     monkeypatch.setattr(taps, "MOST_PACKETS", 10)
-    monkeypatch.setattr("captures.live.libpcap.MOST_PACKETS", 10)
+    monkeypatch.setattr("kwire.captures.live.libpcap.MOST_PACKETS", 10)
     room = sum(len(frame) + 16 for frame in FRAMES) // 2
     original = capture_queue.CaptureQueue.__init__
 
@@ -187,7 +187,7 @@ def test_a_full_disk_is_one_line_and_what_was_written_is_kept(wire: Wire, tmp_pa
     program = f"""
 import resource, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
-from analyzer.cli.parser import main
+from kwire.analyzer.cli.parser import main
 sys.exit(main(["record", "-i", {wire.name!r}, "-o", {str(tmp_path / "a.pcap")!r}]))
 """
     with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stderr=subprocess.PIPE, text=True) as recording:

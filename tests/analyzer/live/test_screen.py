@@ -11,7 +11,7 @@ import re
 import pytest
 from rich.console import Console
 
-from analyzer.live.screen import SORTS, Screen
+from kwire.analyzer.live.screen import SORTS, Screen
 from tests.analyzer.live.test_live_counts import session_of
 from tests.live import SAMPLE
 

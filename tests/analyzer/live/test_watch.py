@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from analyzer.cli import parser
-from captures.files.write import pcap
+from kwire.analyzer.cli import parser
+from kwire.captures.files.write import pcap
 from tests.analyzer.live.running import Running, capturing, refused, running
 from tests.live import SAMPLE, Wire, sample_records
 from tests.reports.terminal import terminal
@@ -110,12 +110,12 @@ def test_names_beyond_a_bound_begin_anew_and_exchanges_go_on(
 ) -> None:
     """A day of clients with ids of their own must not fill the memory: every packet is read, and only exchanges that
     were in flight when an engine was replaced are missing."""
-    from analyzer.live import watch_session as module
-    from analyzer.pipeline.read_options import ReadOptions
-    from captures.files import CapturePoint
-    from captures.live.capture_queue import CaptureQueue
-    from captures.live.follow import Follower
-    from captures.live.stream import LiveStream
+    from kwire.analyzer.live import watch_session as module
+    from kwire.analyzer.pipeline.read_options import ReadOptions
+    from kwire.captures.files import CapturePoint
+    from kwire.captures.live.capture_queue import CaptureQueue
+    from kwire.captures.live.follow import Follower
+    from kwire.captures.live.stream import LiveStream
     from tests.captures.live.scripted import ScriptedTap, chunks_of
 
     monkeypatch.setattr(module, "MOST_NAMES", 12)
@@ -179,7 +179,7 @@ def test_the_screen_and_its_keys(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     program = shutil.which("sh")
     assert program
-    command = f'exec "$0" -c "from analyzer.cli.parser import command; command()" watch - < {pipe}'
+    command = f'exec "$0" -c "from kwire.analyzer.cli.parser import command; command()" watch - < {pipe}'
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "120", "LINES": "40"}
     words = ["/usr/bin/env", "TERM=xterm", program, "-c", command, sys.executable]
     with terminal(words, environment) as screen, open(pipe, "wb", buffering=0) as feed:

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import analyzer
-from analyzer.messages import raw_messages
+from kwire import analyzer
+from kwire.analyzer.messages import raw_messages
 from tests.analyzer.forging import FETCH, framed, heartbeat, heartbeat_answer, request
 from tests.analyzer.records.test_record_trees import SECRETS, scram_fetch
 from tests.captures.forge import TO_BROKER, TO_CLIENT, Write, converse, pcap, rendered

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import analyzer
-from analyzer.api import findings_of
-from analyzer.dataset.dataset import Parts
-from analyzer.pipeline import shares
-from analyzer.pipeline.points import AnalysisOptions, joined
-from analyzer.pipeline.read_options import ReadOptions
-from captures.files import capture_points
+from kwire import analyzer
+from kwire.analyzer.api import findings_of
+from kwire.analyzer.dataset.dataset import Parts
+from kwire.analyzer.pipeline import shares
+from kwire.analyzer.pipeline.points import AnalysisOptions, joined
+from kwire.analyzer.pipeline.read_options import ReadOptions
+from kwire.captures.files import capture_points
 from tests.shared import SAMPLES, capture_files
 
 WANTED: dict[str, dict[str, Any]] = {

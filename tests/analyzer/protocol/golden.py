@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analyzer.protocol.tree import REDACTED
+from kwire.analyzer.protocol.tree import REDACTED
 
 FOLDER = Path(__file__).resolve().parents[2] / "golden"
 RELEASES = ("3.9.2", "4.4.0")

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from analyzer.protocol import api_keys, errors, schema, topic_lists
-from analyzer.protocol.schema import REQUEST, RESPONSE, Field
-from analyzer.protocol.topic_lists import TopicField
+from kwire.analyzer.protocol import api_keys, errors, schema, topic_lists
+from kwire.analyzer.protocol.schema import REQUEST, RESPONSE, Field
+from kwire.analyzer.protocol.topic_lists import TopicField
 
 
 def test_every_api_has_a_constant_and_every_constant_an_api() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analyzer.protocol import decoding, program
-from analyzer.protocol.schema import REQUEST, RESPONSE
+from kwire.analyzer.protocol import decoding, program
+from kwire.analyzer.protocol.schema import REQUEST, RESPONSE
 from tests.analyzer.protocol import golden
 from tests.programs import CHECKED_AND_PLAIN, printed
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-import analyzer
-from analyzer.protocol import embedded, encoding, schema, tree
-from analyzer.protocol.embedded import ASSIGNMENT, METADATA, decode_record, member_data
-from analyzer.protocol.encoding import encode_data
-from analyzer.protocol.schema import REQUEST, RESPONSE
+from kwire import analyzer
+from kwire.analyzer.protocol import embedded, encoding, schema, tree
+from kwire.analyzer.protocol.embedded import ASSIGNMENT, METADATA, decode_record, member_data
+from kwire.analyzer.protocol.encoding import encode_data
+from kwire.analyzer.protocol.schema import REQUEST, RESPONSE
 from tests.analyzer.protocol import golden
 from tests.analyzer.protocol.test_tree import check_spans, equal
 from tests.shared import capture_files, real_folder

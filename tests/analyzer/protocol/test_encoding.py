@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from analyzer.protocol import api_keys, decoding, encoding, program, schema, tree
-from analyzer.protocol.encoding import EncodeError, encode_message
-from analyzer.protocol.schema import REQUEST
+from kwire.analyzer.protocol import api_keys, decoding, encoding, program, schema, tree
+from kwire.analyzer.protocol.encoding import EncodeError, encode_message
+from kwire.analyzer.protocol.schema import REQUEST
 from tests.analyzer.protocol import golden, values
 
 EXAMPLES = 8

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from analyzer.protocol import error_severity, errors, schema
-from analyzer.protocol.error_severity import judge
+from kwire.analyzer.protocol import error_severity, errors, schema
+from kwire.analyzer.protocol.error_severity import judge
 
 
 def test_every_error_of_the_enum_is_judged_once() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from analyzer.protocol import errors
+from kwire.analyzer.protocol import errors
 
 
 @pytest.mark.parametrize(

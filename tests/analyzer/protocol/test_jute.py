@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analyzer.protocol.jute import MAX_FRAME, MAX_OPEN, Conversation, Spoken, looks_like
+from kwire.analyzer.protocol.jute import MAX_FRAME, MAX_OPEN, Conversation, Spoken, looks_like
 from tests.analyzer.zookeeper_traffic import (
     connect,
     connected,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from analyzer.protocol import program, schema
-from analyzer.protocol.schema import REQUEST, RESPONSE
+from kwire.analyzer.protocol import program, schema
+from kwire.analyzer.protocol.schema import REQUEST, RESPONSE
 
 
 def test_it_has_all_736_layouts_and_nothing_else() -> None:

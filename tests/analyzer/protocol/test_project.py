@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analyzer.protocol import decoding, encoding, layouts, program, project, schema, tree
-from analyzer.protocol.encoding import encode_request
-from analyzer.protocol.project import Frame, Messages, Projection
-from analyzer.protocol.schema import REQUEST, RESPONSE, Field
+from kwire.analyzer.protocol import decoding, encoding, layouts, program, project, schema, tree
+from kwire.analyzer.protocol.encoding import encode_request
+from kwire.analyzer.protocol.project import Frame, Messages, Projection
+from kwire.analyzer.protocol.schema import REQUEST, RESPONSE, Field
 from tests.analyzer.protocol import golden
 
 METADATA, VERSION = 3, 9

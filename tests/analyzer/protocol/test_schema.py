@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from analyzer.protocol import schema
-from analyzer.protocol.schema import REQUEST, RESPONSE
+from kwire.analyzer.protocol import schema
+from kwire.analyzer.protocol.schema import REQUEST, RESPONSE
 from tests.analyzer.protocol import golden
 
 

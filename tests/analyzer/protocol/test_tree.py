@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from analyzer.protocol import api_keys, decoding, encoding, layouts, schema, tree
-from analyzer.protocol.project import Frame
-from analyzer.protocol.schema import REQUEST, RESPONSE
-from analyzer.protocol.tree import Node, decode_message
+from kwire.analyzer.protocol import api_keys, decoding, encoding, layouts, schema, tree
+from kwire.analyzer.protocol.project import Frame
+from kwire.analyzer.protocol.schema import REQUEST, RESPONSE
+from kwire.analyzer.protocol.tree import Node, decode_message
 from tests.analyzer.protocol import golden
 
 RENAMED = {

@@ -1,4 +1,4 @@
-"""Hypothesis strategies: a body for any layout, in the exact form of `analyzer.protocol.tree`."""
+"""Hypothesis strategies: a body for any layout, in the exact form of `kwire.analyzer.protocol.tree`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from analyzer.protocol import schema
-from analyzer.protocol.tree import UNKNOWN_TAGS
+from kwire.analyzer.protocol import schema
+from kwire.analyzer.protocol.tree import UNKNOWN_TAGS
 
 _BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analyzer.records import batch_reader as r
-from analyzer.records import batches as b
-from analyzer.records import checksums
-from captures.kernels import NULL
+from kwire.analyzer.records import batch_reader as r
+from kwire.analyzer.records import batches as b
+from kwire.analyzer.records import checksums
+from kwire.captures.kernels import NULL
 
 
 @dataclass(frozen=True, slots=True)

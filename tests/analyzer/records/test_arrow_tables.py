@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-import analyzer
-from analyzer.dataset.dataset import Dataset
-from analyzer.records import arrow_tables as record_tables
+from kwire import analyzer
+from kwire.analyzer.dataset.dataset import Dataset
+from kwire.analyzer.records import arrow_tables as record_tables
 from tests.captures import forge
 from tests.shared import SAMPLES, capture_files, shared_folder, shared_folders
 

@@ -10,9 +10,9 @@ import random
 import numpy as np
 import pytest
 
-from analyzer.records import batch_owners as p
-from analyzer.records import batches as b
-from captures.kernels import NULL
+from kwire.analyzer.records import batch_owners as p
+from kwire.analyzer.records import batches as b
+from kwire.captures.kernels import NULL
 
 ROWS, SETS = 400, 60
 

@@ -25,9 +25,9 @@ from kio.records import schema as kio
 from kio.records.writers import write_new_batch
 from kio.static.primitive import TZAwareMicros, i8, i16, i32, i64
 
-from analyzer.records import batch_reader as r
-from analyzer.records import batches as b
-from analyzer.records import checksums, codecs
+from kwire.analyzer.records import batch_reader as r
+from kwire.analyzer.records import batches as b
+from kwire.analyzer.records import checksums, codecs
 from tests.analyzer.records.recordsets import Record, old_message, opened
 from tests.programs import CHECKED_AND_PLAIN, printed
 

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-import analyzer
-from analyzer.cli.exchange_lines import Lines
-from analyzer.messages import raw_messages
-from analyzer.protocol import embedded, encoding, schema, tree
-from analyzer.protocol.budget import Budget
-from analyzer.protocol.encoding import encode_data
-from analyzer.protocol.schema import RESPONSE
-from analyzer.protocol.tree import Node
-from analyzer.records import record_trees as record_tree
-from analyzer.records.record_trees import CLUSTER_METADATA_ID, record_set
+from kwire import analyzer
+from kwire.analyzer.cli.exchange_lines import Lines
+from kwire.analyzer.messages import raw_messages
+from kwire.analyzer.protocol import embedded, encoding, schema, tree
+from kwire.analyzer.protocol.budget import Budget
+from kwire.analyzer.protocol.encoding import encode_data
+from kwire.analyzer.protocol.schema import RESPONSE
+from kwire.analyzer.protocol.tree import Node
+from kwire.analyzer.records import record_trees as record_tree
+from kwire.analyzer.records.record_trees import CLUSTER_METADATA_ID, record_set
 from tests.analyzer.protocol.test_embedded import damaged, metadata_value
 from tests.analyzer.protocol.test_tree import check_spans
 from tests.analyzer.records import recordsets
@@ -131,7 +131,7 @@ def test_only_so_many_records_become_nodes_and_the_rest_is_counted() -> None:
 
 
 def test_time_ends_within_a_batch_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("analyzer.records.record_trees.LOOKS", 4)
+    monkeypatch.setattr("kwire.analyzer.records.record_trees.LOOKS", 4)
     stopped = record_set(batch(*((None, b"x") for _ in range(10))), "orders", budget=Budget(nodes=10, seconds=-1.0))
     assert (stopped.left_out, stopped.stopped) == (7, "stopped after -1 s"), "and it is the time that is named"
 

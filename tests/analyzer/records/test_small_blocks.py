@@ -15,8 +15,8 @@ import snappy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzer.records import batches as b
-from analyzer.records import codecs, small_blocks
+from kwire.analyzer.records import batches as b
+from kwire.analyzer.records import codecs, small_blocks
 from tests.programs import CHECKED_AND_PLAIN, printed
 
 ROOM = 1 << 20

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analyzer.bulk.engine import Engine, Settings
-from analyzer.records import timestamps
-from captures.files import capture_points
-from captures.kernels import NULL
+from kwire.analyzer.bulk.engine import Engine, Settings
+from kwire.analyzer.records import timestamps
+from kwire.captures.files import capture_points
+from kwire.captures.kernels import NULL
 from tests.replay.batching import batch
 from tests.shared import capture_files, sample_folders
 

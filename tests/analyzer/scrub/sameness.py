@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import analyzer
-from analyzer.dataset.tables import TABLES
+from kwire import analyzer
+from kwire.analyzer.dataset.tables import TABLES
 
 # fmt: off
 REPLACED = frozenset([

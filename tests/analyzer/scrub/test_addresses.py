@@ -1,6 +1,6 @@
 """Addresses become others: as the reference implementation of Crypto-PAn says, and as long as text where they must.
 
-proves: analyzer.scrub.addresses.
+proves: kwire.analyzer.scrub.addresses.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import random
 
 import pytest
 
-from analyzer.scrub.addresses import Addresses, CryptoPan, parsed
+from kwire.analyzer.scrub.addresses import Addresses, CryptoPan, parsed
 
 REFERENCE_KEY = bytes(
     [

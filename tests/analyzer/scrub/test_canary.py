@@ -1,6 +1,6 @@
 """A marker in every string and bytes field of every API in every version, and none afterwards.
 
-proves: analyzer.scrub.message_spans, analyzer.scrub.spans, analyzer.scrub.content, analyzer.protocol.project.
+proves: kwire.analyzer.scrub.message_spans, kwire.analyzer.scrub.spans, kwire.analyzer.scrub.content, kwire.analyzer.protocol.project.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
-from analyzer.bulk.state import NULL
-from analyzer.protocol import schema, tree
-from analyzer.protocol.encoding import encode_data, encode_request, encode_response
-from analyzer.protocol.schema import REQUEST, Field
-from analyzer.protocol.tree import UNKNOWN_TAGS
-from analyzer.scrub.content import Content
-from analyzer.scrub.message_spans import KEEP, RECORDS, Frame, MessageReader
-from analyzer.scrub.spans import CapturedMessages, SpanReader
+from kwire.analyzer.bulk.state import NULL
+from kwire.analyzer.protocol import schema, tree
+from kwire.analyzer.protocol.encoding import encode_data, encode_request, encode_response
+from kwire.analyzer.protocol.schema import REQUEST, Field
+from kwire.analyzer.protocol.tree import UNKNOWN_TAGS
+from kwire.analyzer.scrub.content import Content
+from kwire.analyzer.scrub.message_spans import KEEP, RECORDS, Frame, MessageReader
+from kwire.analyzer.scrub.spans import CapturedMessages, SpanReader
 from tests.bench.messages import batch, record
 
 KEY = b"k" * 32

@@ -1,6 +1,6 @@
 """Packets without what names a network: tunnels are read as before, and none of their keys and addresses is left.
 
-proves: analyzer.scrub.packets.
+proves: kwire.analyzer.scrub.packets.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.scrub.rewrite import Task, scrub
-from captures.files import capture_points
-from captures.files.write import pcap
-from captures.links import ETHERNET
+from kwire.analyzer.scrub.rewrite import Task, scrub
+from kwire.captures.files import capture_points
+from kwire.captures.files.write import pcap
+from kwire.captures.links import ETHERNET
 from tests.analyzer.forging import answering, asking, heartbeat, heartbeat_answer
 from tests.captures import forge
 from tests.captures.reading import read

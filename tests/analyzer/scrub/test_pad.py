@@ -1,7 +1,7 @@
 """Compressed to an exact size: whatever size is asked for, what comes back has it and opens to the content, in the
 codecs' own libraries and in ours.
 
-proves: analyzer.scrub.pad.
+proves: kwire.analyzer.scrub.pad.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import pytest
 import snappy
 import zstandard
 
-from analyzer.records import codecs
-from analyzer.records.batches import GZIP, LZ4, SNAPPY, ZSTD
-from analyzer.scrub.pad import fitted
+from kwire.analyzer.records import codecs
+from kwire.analyzer.records.batches import GZIP, LZ4, SNAPPY, ZSTD
+from kwire.analyzer.scrub.pad import fitted
 
 XERIAL = codecs.XERIAL_MAGIC + bytes.fromhex("00000001 00000001")
 

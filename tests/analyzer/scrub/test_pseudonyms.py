@@ -1,6 +1,6 @@
 """Names become others of the same length, consistently.
 
-proves: analyzer.scrub.pseudonyms.
+proves: kwire.analyzer.scrub.pseudonyms.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import string
 import uuid
 
-from analyzer.scrub.addresses import Addresses
-from analyzer.scrub.pseudonyms import PUBLIC, Pseudonyms
+from kwire.analyzer.scrub.addresses import Addresses
+from kwire.analyzer.scrub.pseudonyms import PUBLIC, Pseudonyms
 
 
 def names(key: bytes = b"k" * 32, **keep: bool) -> Pseudonyms:

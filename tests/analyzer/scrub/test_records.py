@@ -1,6 +1,6 @@
 """Record sets without their content, of others' writers: the same batches and records, checksums as right as they were.
 
-proves: analyzer.scrub.records.
+proves: kwire.analyzer.scrub.records.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from crc32c import crc32c
 
-from analyzer.records import batches as b
-from analyzer.scrub.content import Content
-from analyzer.scrub.records import Records
+from kwire.analyzer.records import batches as b
+from kwire.analyzer.scrub.content import Content
+from kwire.analyzer.scrub.records import Records
 from tests.analyzer.records.recordsets import Opened, old_message, opened
 
 SHAPE = (

@@ -1,7 +1,7 @@
 """`kwire scrub` from file to file: what it writes analyses to the same tables, and nothing of the original is in it.
 
-proves: analyzer.scrub.rewrite, analyzer.scrub.prefixes, analyzer.scrub.streams, analyzer.scrub.packets,
-analyzer.scrub.verification, analyzer.scrub.command, captures.dissect.
+proves: kwire.analyzer.scrub.rewrite, kwire.analyzer.scrub.prefixes, kwire.analyzer.scrub.streams, kwire.analyzer.scrub.packets,
+kwire.analyzer.scrub.verification, kwire.analyzer.scrub.command, kwire.captures.dissect.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.cli import parser
-from analyzer.scrub.rewrite import Report, Task, scrub
-from analyzer.scrub.verification import Finder
-from captures import dissect as d
-from captures.files import capture_points
-from captures.files.write import Record, pcap, pcapng
-from captures.packets import Reader
+from kwire.analyzer.cli import parser
+from kwire.analyzer.scrub.rewrite import Report, Task, scrub
+from kwire.analyzer.scrub.verification import Finder
+from kwire.captures import dissect as d
+from kwire.captures.files import capture_points
+from kwire.captures.files.write import Record, pcap, pcapng
+from kwire.captures.packets import Reader
 from tests.analyzer import forging
 from tests.analyzer.bulk.test_in_the_wild import BEFORE, behind
 from tests.analyzer.scrub import sameness
@@ -343,8 +343,8 @@ def test_a_dry_run_writes_nothing(capture: Path, tmp_path: Path, capsys: pytest.
 
 def test_what_is_not_clean_does_not_appear(capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Were a name left where it was, its own check would find it."""
-    from analyzer.common.errors import UsageError
-    from analyzer.scrub.pseudonyms import Pseudonyms
+    from kwire.analyzer.common.errors import UsageError
+    from kwire.analyzer.scrub.pseudonyms import Pseudonyms
 
     before = Pseudonyms.text
     content = f"{MARK.decode()}-7".encode()

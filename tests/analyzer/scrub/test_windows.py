@@ -1,6 +1,6 @@
 """Windows of eight printable bytes that two captures share: found wherever they stand, and words of protocols apart.
 
-proves: analyzer.scrub.windows, analyzer.scrub.verification.
+proves: kwire.analyzer.scrub.windows, kwire.analyzer.scrub.verification.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analyzer.common.errors import UsageError
-from analyzer.scrub import windows
-from analyzer.scrub.packets import Packets
-from analyzer.scrub.records import Records
-from analyzer.scrub.rewrite import Task, scrub
-from analyzer.scrub.verification import WORDS
-from captures.files import capture_points
-from captures.files.write import Record, pcap
+from kwire.analyzer.common.errors import UsageError
+from kwire.analyzer.scrub import windows
+from kwire.analyzer.scrub.packets import Packets
+from kwire.analyzer.scrub.records import Records
+from kwire.analyzer.scrub.rewrite import Task, scrub
+from kwire.analyzer.scrub.verification import WORDS
+from kwire.captures.files import capture_points
+from kwire.captures.files.write import Record, pcap
 from tests.analyzer import forging
 from tests.captures.forge import converse, rendered
 

@@ -20,12 +20,12 @@ import pyarrow.compute as pc
 import pyarrow.dataset
 import pytest
 
-import analyzer
-from analyzer.cli.parser import main
-from analyzer.dataset import tables
-from analyzer.dataset.dataset import open_dataset
-from analyzer.frame import parquet as stored_tables
-from analyzer.story import (
+from kwire import analyzer
+from kwire.analyzer.cli.parser import main
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.dataset.dataset import open_dataset
+from kwire.analyzer.frame import parquet as stored_tables
+from kwire.analyzer.story import (
     clients,
     cluster,
     command,
@@ -36,11 +36,11 @@ from analyzer.story import (
     sources,
     transactions,
 )
-from analyzer.story import (
+from kwire.analyzer.story import (
     events as telling,
 )
-from analyzer.story.events import JSON_FIELDS, Event, StoryQuery, places, span
-from analyzer.story.sources import Source
+from kwire.analyzer.story.events import JSON_FIELDS, Event, StoryQuery, places, span
+from kwire.analyzer.story.sources import Source
 from tests.analyzer import forging
 from tests.captures.forge import converse, loaded, pcap, segments_of, stepped
 from tests.shared import SAMPLES, capture_files, sample_folders, shared_folder

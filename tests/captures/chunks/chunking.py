@@ -11,14 +11,14 @@ from unittest import mock
 
 import numpy as np
 
-from captures.chunks import routing
-from captures.chunks.chunk_reader import ChunkJoiner, ChunkReader, chunks_of
-from captures.chunks.groups import groups_of, pairs_of
-from captures.chunks.routing import RoutedReader
-from captures.chunks.sorting import Stored, divided, store
-from captures.files import CaptureError, CapturePoint
-from captures.flows import OTHERS
-from captures.packets import Reader
+from kwire.captures.chunks import routing
+from kwire.captures.chunks.chunk_reader import ChunkJoiner, ChunkReader, chunks_of
+from kwire.captures.chunks.groups import groups_of, pairs_of
+from kwire.captures.chunks.routing import RoutedReader
+from kwire.captures.chunks.sorting import Stored, divided, store
+from kwire.captures.files import CaptureError, CapturePoint
+from kwire.captures.flows import OTHERS
+from kwire.captures.packets import Reader
 from tests.captures.reading import rows_of
 
 GROUPS = 2

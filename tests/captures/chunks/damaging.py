@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-from captures.chunks.parallel_scan import AheadReader
-from captures.files import CapturePoint
+from kwire.captures.chunks.parallel_scan import AheadReader
+from kwire.captures.files import CapturePoint
 from tests.captures import mutants
 from tests.captures.chunks.chunking import in_chunks, read_by, whole
 

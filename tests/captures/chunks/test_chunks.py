@@ -22,13 +22,13 @@ import crc32c
 import numpy as np
 import pytest
 
-from captures.chunks import sorting, starts
-from captures.chunks.checksums import combined
-from captures.chunks.chunk_reader import ChunkJoiner, ChunkReader, chunks_of, guessed
-from captures.chunks.routing import RoutedReader, check_same
-from captures.chunks.sorting import Stored, store
-from captures.files import CaptureError, CapturePoint, capture_points, layouts
-from captures.flows import FORGET_NS, REMEMBERED
+from kwire.captures.chunks import sorting, starts
+from kwire.captures.chunks.checksums import combined
+from kwire.captures.chunks.chunk_reader import ChunkJoiner, ChunkReader, chunks_of, guessed
+from kwire.captures.chunks.routing import RoutedReader, check_same
+from kwire.captures.chunks.sorting import Stored, store
+from kwire.captures.files import CaptureError, CapturePoint, capture_points, layouts
+from kwire.captures.flows import FORGET_NS, REMEMBERED
 from tests.captures import forge
 from tests.captures.chunks.chunking import Reading, in_chunks, whole
 from tests.captures.chunks.damaging import differences_of

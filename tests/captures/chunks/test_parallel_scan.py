@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from captures.chunks import parallel_scan
-from captures.chunks.parallel_scan import AheadReader, reader_of
-from captures.files import CaptureError, CapturePoint
-from captures.packets import Reader
+from kwire.captures.chunks import parallel_scan
+from kwire.captures.chunks.parallel_scan import AheadReader, reader_of
+from kwire.captures.files import CaptureError, CapturePoint
+from kwire.captures.packets import Reader
 from tests.captures import forge
 from tests.captures.chunks.chunking import read_by, whole
 from tests.captures.forge import TO_BROKER, Record, Write

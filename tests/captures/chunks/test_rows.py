@@ -16,11 +16,11 @@ from scapy.layers.inet import IP, TCP
 from scapy.packet import raw
 from scapy.utils import checksum
 
-from captures import segment_sums as c
-from captures.chunks import rows as r
-from captures.chunks.groups import groups_of, pairs_of
-from captures.kernels import NULL
-from captures.windows import Content, PacketColumns, room_for
+from kwire.captures import segment_sums as c
+from kwire.captures.chunks import rows as r
+from kwire.captures.chunks.groups import groups_of, pairs_of
+from kwire.captures.kernels import NULL
+from kwire.captures.windows import Content, PacketColumns, room_for
 
 U32 = st.sampled_from((0, 1, 2**31 - 1, 2**31, 2**32 - 1)) | st.integers(0, 2**32 - 1)
 U64 = st.sampled_from((0, 1, 2**63 - 1, 2**63, 2**64 - 1)) | st.integers(0, 3)

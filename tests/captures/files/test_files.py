@@ -15,10 +15,10 @@ import crc32c
 import pytest
 import zstandard
 
-from captures import files
-from captures.files import CaptureError, CapturePoint, capture_points
-from captures.files.sources import Source
-from captures.packets import Reader
+from kwire.captures import files
+from kwire.captures.files import CaptureError, CapturePoint, capture_points
+from kwire.captures.files.sources import Source
+from kwire.captures.packets import Reader
 from tests.captures import dpkt_reference, forge
 from tests.captures.forge import ETHERNET, Record, Segment
 from tests.captures.reading import read, read_bytes, read_point

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from captures.files import CaptureError, CapturePoint
-from captures.files.write import block_of, option
-from captures.packets import Reader
+from kwire.captures.files import CaptureError, CapturePoint
+from kwire.captures.files.write import block_of, option
+from kwire.captures.packets import Reader
 from tests.captures import forge
 from tests.captures.forge import RAW, TO_BROKER, TO_CLIENT, Write
 from tests.captures.mutants import fragments

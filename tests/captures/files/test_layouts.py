@@ -16,7 +16,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from captures.files import CaptureError, layouts
+from kwire.captures.files import CaptureError, layouts
 from tests.captures import dpkt_reference, forge
 from tests.captures.forge import ETHERNET, RAW, SLL2, TO_BROKER, TO_CLIENT, Write
 from tests.captures.reading import read_bytes

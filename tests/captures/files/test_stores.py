@@ -11,8 +11,8 @@ from typing import Any
 import fsspec
 import pytest
 
-import analyzer
-from captures.files import CaptureError, capture_points, urls
+from kwire import analyzer
+from kwire.captures.files import CaptureError, capture_points, urls
 from tests.captures.files.object_store import KEY, SECRET, serving
 from tests.reports.equality import rotated
 from tests.shared import SAMPLES

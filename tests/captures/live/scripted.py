@@ -6,8 +6,8 @@ import struct
 import threading
 from collections.abc import Sequence
 
-from captures.files.write import Record, pcap
-from captures.live.taps import NOTHING, Chunk, Counts
+from kwire.captures.files.write import Record, pcap
+from kwire.captures.live.taps import NOTHING, Chunk, Counts
 
 HEADER_BYTES = 24
 

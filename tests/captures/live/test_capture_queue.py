@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from captures.errors import CaptureError
-from captures.files import CapturePoint
-from captures.live.capture_queue import CaptureQueue, Drops, Spool
-from captures.live.stream import LiveStream
-from captures.live.taps import Chunk, Counts
-from captures.packets import Reader
+from kwire.captures.errors import CaptureError
+from kwire.captures.files import CapturePoint
+from kwire.captures.live.capture_queue import CaptureQueue, Drops, Spool
+from kwire.captures.live.stream import LiveStream
+from kwire.captures.live.taps import Chunk, Counts
+from kwire.captures.packets import Reader
 from tests.captures.live.scripted import ScriptedTap, chunks_of
 from tests.captures.reading import read_point, rows_of
 from tests.live import SAMPLE, sample_records

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from captures.files.write import Record, pcap
-from captures.live import libpcap, taps
-from captures.live.libpcap import Libpcap
-from captures.live.ring import Ring
-from captures.live.taps import BUFFER_BYTES, LONGEST_SECONDS, NOTHING, QUIET_SECONDS, Ending, Tap
+from kwire.captures.files.write import Record, pcap
+from kwire.captures.live import libpcap, taps
+from kwire.captures.live.libpcap import Libpcap
+from kwire.captures.live.ring import Ring
+from kwire.captures.live.taps import BUFFER_BYTES, LONGEST_SECONDS, NOTHING, QUIET_SECONDS, Ending, Tap
 from tests.captures.live.scripted import HEADER_BYTES
 
 BEGUN = 1_700_000_000 * 10**9
@@ -104,9 +104,9 @@ def by_ring(world: World, patch: pytest.MonkeyPatch) -> Tap:
         return len(data), count
 
     system = SimpleNamespace(AF_PACKET=0, SOCK_DGRAM=0, socket=lambda *given: None)
-    patch.setattr("captures.live.ring.socket", system)
+    patch.setattr("kwire.captures.live.ring.socket", system)
     patch.setattr(Ring, "_open", opened)
-    patch.setattr("captures.live.records.from_ring", from_ring)
+    patch.setattr("kwire.captures.live.records.from_ring", from_ring)
     return Ring("any", "", None, 262_144)
 
 

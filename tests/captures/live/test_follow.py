@@ -18,11 +18,11 @@ from typing import cast
 
 import pytest
 
-from captures.errors import CaptureError
-from captures.files import CapturePoint
-from captures.files.write import Record, pcap, pcapng
-from captures.live.follow import Follower
-from captures.packets import Reader
+from kwire.captures.errors import CaptureError
+from kwire.captures.files import CapturePoint
+from kwire.captures.files.write import Record, pcap, pcapng
+from kwire.captures.live.follow import Follower
+from kwire.captures.packets import Reader
 from tests.captures.reading import rows_of
 from tests.live import Wire, sample_records
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from captures.live.interfaces import Session, default_filter, names, own_session, session_of
+from kwire.captures.live.interfaces import Session, default_filter, names, own_session, session_of
 from tests.shared import ROOT
 
 
@@ -43,7 +43,7 @@ def test_the_session_is_found_though_sudo_hides_it() -> None:
     """A parent has the variable; the process that asks does not."""
     if not Path("/proc/self/environ").exists():
         pytest.skip("parents can be asked on Linux only")
-    program = "from captures.live.interfaces import own_session; print(own_session())"
+    program = "from kwire.captures.live.interfaces import own_session; print(own_session())"
     command = ["sh", "-c", 'env -u SSH_CONNECTION "$0" -c "$1"; true', sys.executable, program]
     environment = {**os.environ, "SSH_CONNECTION": "203.0.113.7 50122 10.0.0.4 22"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
@@ -64,7 +64,7 @@ def test_rights_that_sudo_lent_are_given_up_for_good() -> None:
         pytest.skip("not root: there is nothing to give up")
     program = """
 import os
-from captures.live.interfaces import give_up_rights
+from kwire.captures.live.interfaces import give_up_rights
 print(give_up_rights())
 print(os.getresuid(), os.getresgid(), os.getgroups())
 try:
@@ -85,7 +85,7 @@ except PermissionError:
 
 @pytest.mark.parametrize("variables", [{}, {"SUDO_UID": "0", "SUDO_GID": "0"}, {"SUDO_UID": "x", "SUDO_GID": "1"}])
 def test_root_itself_stays_root(variables: dict[str, str]) -> None:
-    program = "import os; from captures.live.interfaces import give_up_rights as g; print([g(), os.getuid()])"
+    program = "import os; from kwire.captures.live.interfaces import give_up_rights as g; print([g(), os.getuid()])"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SUDO_")} | variables
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True, check=True

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from captures.errors import CaptureError
-from captures.files import CapturePoint, capture_points, sidecar
-from captures.files.write import Record
-from captures.live.capture_queue import Drops
-from captures.live.recording import Recording, Target
+from kwire.captures.errors import CaptureError
+from kwire.captures.files import CapturePoint, capture_points, sidecar
+from kwire.captures.files.write import Record
+from kwire.captures.live.capture_queue import Drops
+from kwire.captures.live.recording import Recording, Target
 from tests.captures.live.scripted import ScriptedTap, chunks_of
 from tests.captures.reading import read_point
 from tests.live import SAMPLE, sample_records
@@ -139,7 +139,7 @@ def test_the_last_files_are_kept_and_numbers_go_on(tmp_path: Path) -> None:
 
 def test_time_rotates_a_file_that_holds_something(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1_800_000_000 * 10**9]
-    monkeypatch.setattr("captures.live.recording.time.time_ns", lambda: now[0])
+    monkeypatch.setattr("kwire.captures.live.recording.time.time_ns", lambda: now[0])
     recording = Recording(ScriptedTap([]), Target(f"{tmp_path}/", rotate_seconds=60))
     first, second = chunks_of(sample_records()[:20], 10)
     now[0] += 61 * 10**9
@@ -241,7 +241,7 @@ def test_a_full_disk_keeps_whole_records(
         used[0] += done
         return done
 
-    monkeypatch.setattr("captures.live.recording.os.write", into_little)
+    monkeypatch.setattr("kwire.captures.live.recording.os.write", into_little)
 
     def take() -> None:
         for chunk in chunks_of(sample_records(), 50):
@@ -283,7 +283,7 @@ def test_the_hint_fits_what_went_wrong(code: int, hint: str, tmp_path: Path, mon
     def refuse(*arguments: object) -> int:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr("captures.live.recording.os.open", refuse)
+    monkeypatch.setattr("kwire.captures.live.recording.os.open", refuse)
     with pytest.raises(CaptureError) as raised:
         Recording(ScriptedTap([]), Target(str(tmp_path / "a.pcap")))
     monkeypatch.undo()

@@ -12,8 +12,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from captures.files.write import Record, pcap
-from captures.live import records
+from kwire.captures.files.write import Record, pcap
+from kwire.captures.live import records
 from tests.captures.live.scripted import HEADER_BYTES, packets_in
 from tests.captures.reading import read_bytes
 
@@ -125,7 +125,7 @@ def test_blocks_are_what_readers_of_captures_take(tmp_path: Path) -> None:
     end, _, size = records.fit(as_array(data), 0, len(data), 1 << 30, records.BLOCK_OVERHEAD, LARGEST)
     out = np.empty(size, np.uint8)
     records.to_blocks(as_array(data), 0, end, out, 10**9)
-    from captures.files.write import pcapng
+    from kwire.captures.files.write import pcapng
 
     head = pcapng([], resolution=9)
     reading = read_bytes(head + out.tobytes(), tmp_path)

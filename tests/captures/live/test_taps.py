@@ -21,15 +21,15 @@ from typing import Any
 
 import pytest
 
-from captures.errors import CaptureError
-from captures.files.write import Record, pcap
-from captures.live import libpcap, open_interface, pcap_library
-from captures.live.capture_queue import CaptureQueue
-from captures.live.interfaces import Session
-from captures.live.open_interface import CaptureOptions, opened
-from captures.live.ring import Ring
-from captures.live.taps import no_rights
-from captures.live.tools import TOOLS
+from kwire.captures.errors import CaptureError
+from kwire.captures.files.write import Record, pcap
+from kwire.captures.live import libpcap, open_interface, pcap_library
+from kwire.captures.live.capture_queue import CaptureQueue
+from kwire.captures.live.interfaces import Session
+from kwire.captures.live.open_interface import CaptureOptions, opened
+from kwire.captures.live.ring import Ring
+from kwire.captures.live.taps import no_rights
+from kwire.captures.live.tools import TOOLS
 from tests.captures.live.scripted import HEADER_BYTES, packets_in
 from tests.live import Wire, sample_records
 from tests.shared import ROOT
@@ -203,8 +203,8 @@ def test_who_may_not_capture_is_told_how_to(name: str) -> None:
     way(name)
     program = f"""
 import os
-from captures.live.open_interface import CaptureOptions, opened
-from captures.errors import CaptureError
+from kwire.captures.live.open_interface import CaptureOptions, opened
+from kwire.captures.errors import CaptureError
 from numpy import zeros
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 try:
@@ -227,8 +227,8 @@ def test_what_other_systems_want_is_said(platform: str, line: str, hint: str, mo
     def refuse(*arguments: object) -> None:
         raise no_rights("lo")
 
-    monkeypatch.setattr("captures.live.pcap_library.library", lambda: True)
-    monkeypatch.setattr("captures.live.libpcap.Libpcap", refuse)
+    monkeypatch.setattr("kwire.captures.live.pcap_library.library", lambda: True)
+    monkeypatch.setattr("kwire.captures.live.libpcap.Libpcap", refuse)
     monkeypatch.setattr(sys, "platform", platform)
     with pytest.raises(CaptureError) as raised:
         opened(CaptureOptions("lo", ""))
@@ -307,12 +307,12 @@ def test_what_names_none_or_two_is_told_with_those_that_are_there(wanted: str) -
 
 def test_windows_opens_the_device_that_is_meant(monkeypatch: pytest.MonkeyPatch) -> None:
     opened_devices: list[tuple[object, ...]] = []
-    monkeypatch.setattr("captures.live.pcap_library.library", lambda: "lib")
-    monkeypatch.setattr("captures.live.pcap_library.devices", lambda lib: DEVICES)
-    monkeypatch.setattr("captures.live.libpcap.Libpcap", lambda *given: opened_devices.append(given))
+    monkeypatch.setattr("kwire.captures.live.pcap_library.library", lambda: "lib")
+    monkeypatch.setattr("kwire.captures.live.pcap_library.devices", lambda lib: DEVICES)
+    monkeypatch.setattr("kwire.captures.live.libpcap.Libpcap", lambda *given: opened_devices.append(given))
     monkeypatch.setattr(sys, "platform", "win32")
     opened(CaptureOptions("wi-fi", "tcp port 9092"))
-    monkeypatch.setattr("captures.live.pcap_library.library", lambda: None)
+    monkeypatch.setattr("kwire.captures.live.pcap_library.library", lambda: None)
     with pytest.raises(CaptureError, match="Npcap is not installed"):
         opened(CaptureOptions("wi-fi", ""))
     monkeypatch.undo()
@@ -409,6 +409,6 @@ def test_a_tool_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 def test_the_ways_of_the_command_line_are_those_there_are() -> None:
-    from analyzer.options.common import TOOLS
+    from kwire.analyzer.options.common import TOOLS
 
     assert TOOLS == open_interface.WAYS

@@ -11,7 +11,7 @@ import ssl
 
 import pytest
 
-from captures.tls.certificates import MOST_TEXT, subject_and_end
+from kwire.captures.tls.certificates import MOST_TEXT, subject_and_end
 from tests.captures.tls.sealing import HOST, certificates
 
 pytest.importorskip("cryptography", reason="TLS needs the package cryptography: pip install 'kwire[tls]'")

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from captures.errors import CaptureError
-from captures.tls import keylog
-from captures.tls.keylog import HANDSHAKE, MASTER, SESSION, TRAFFIC, KeyFiles, KeyLog
+from kwire.captures.errors import CaptureError
+from kwire.captures.tls import keylog
+from kwire.captures.tls.keylog import HANDSHAKE, MASTER, SESSION, TRAFFIC, KeyFiles, KeyLog
 
 RANDOM, OTHER = bytes(range(32)), bytes(range(1, 33))
 SECRET, LONG = b"\xab" * 32, b"\xcd" * 48

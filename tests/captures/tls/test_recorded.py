@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from captures.files.write import pcap
-from captures.tls.keylog import SESSION, KeyLog
+from kwire.captures.files.write import pcap
+from kwire.captures.tls.keylog import SESSION, KeyLog
 from tests.captures.forge import START_NS, Segment, Write, converse, rendered
 from tests.captures.tls.recorded import names, recorded
 from tests.captures.tls.records import Forged

@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from captures import stream_tables as t
-from captures.kernels import COMPILED
-from captures.streams import Segments
-from captures.tls import ciphers, evp, runs, stage
-from captures.tls.keylog import KeyLog
-from captures.tls.stage import Stage
+from kwire.captures import stream_tables as t
+from kwire.captures.kernels import COMPILED
+from kwire.captures.streams import Segments
+from kwire.captures.tls import ciphers, evp, runs, stage
+from kwire.captures.tls.keylog import KeyLog
+from kwire.captures.tls.stage import Stage
 from tests.captures.forge import Write
 from tests.captures.tls.records import ALERT, HANDSHAKE, TRAFFIC, Forged, message
 from tests.captures.tls.sealing import How, Talk

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from captures.stream_tables import GAP, SEG_COLUMNS, SEG_KEY, SEG_KIND, SEG_LENGTH, SEG_PACKET_INDEX
-from captures.tls.ciphers import Opener13
-from captures.tls.direction import BYTES_PER_TRIAL, TRIALS, Row
-from captures.tls.keylog import MASTER, SESSION, KeyLog
-from captures.tls.session import UNKNOWN, Session
+from kwire.captures.stream_tables import GAP, SEG_COLUMNS, SEG_KEY, SEG_KIND, SEG_LENGTH, SEG_PACKET_INDEX
+from kwire.captures.tls.ciphers import Opener13
+from kwire.captures.tls.direction import BYTES_PER_TRIAL, TRIALS, Row
+from kwire.captures.tls.keylog import MASTER, SESSION, KeyLog
+from kwire.captures.tls.session import UNKNOWN, Session
 from tests.captures.forge import Write
 from tests.captures.tls.records import ALERT, CHANGE_CIPHER, DATA, EARLY, HANDSHAKE, SHAKING, TRAFFIC, Forged, message
 from tests.captures.tls.sealing import (

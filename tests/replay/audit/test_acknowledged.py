@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analyzer.records.batches import LOG_APPEND_TIME
-from replay.audit.acknowledged import Partition, acknowledged, out_of_order
-from replay.diff.pairs import Pair, decode
-from replay.diff.record_facts import DIGEST, FORMS, Reader
+from kwire.analyzer.records.batches import LOG_APPEND_TIME
+from kwire.replay.audit.acknowledged import Partition, acknowledged, out_of_order
+from kwire.replay.diff.pairs import Pair, decode
+from kwire.replay.diff.record_facts import DIGEST, FORMS, Reader
 from tests.replay.forging import Body, batch, pair
 
 WHERE = "orders", 0

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from analyzer.protocol import api_keys, errors
-from analyzer.protocol.tree import Body
-from replay.audit import log_reader
-from replay.audit.acknowledged import Partition, Where
-from replay.diff.record_facts import Reader
-from replay.remap.topology import Topology
-from replay.send.channel import connect
-from replay.send.target import Target
+from kwire.analyzer.protocol import api_keys, errors
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay.audit import log_reader
+from kwire.replay.audit.acknowledged import Partition, Where
+from kwire.replay.diff.record_facts import Reader
+from kwire.replay.remap.topology import Topology
+from kwire.replay.send.channel import connect
+from kwire.replay.send.target import Target
 from tests.replay import conversation
 from tests.replay.forging import batch
 

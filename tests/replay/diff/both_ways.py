@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from replay.diff.compare import compare
-from replay.diff.correspondence import Correspondence
-from replay.diff.learning import learn
-from replay.diff.pairs import Pairs
-from replay.diff.text import as_json
+from kwire.replay.diff.compare import compare
+from kwire.replay.diff.correspondence import Correspondence
+from kwire.replay.diff.learning import learn
+from kwire.replay.diff.pairs import Pairs
+from kwire.replay.diff.text import as_json
 
 SIDES = ("captured", "replayed")
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from replay.diff import by_exchange, pairs, text
-from replay.diff.compare import compare
-from replay.diff.differences import grouped
+from kwire.replay.diff import by_exchange, pairs, text
+from kwire.replay.diff.compare import compare
+from kwire.replay.diff.differences import grouped
 from tests.replay.replaying import replayed_at_less
 
 

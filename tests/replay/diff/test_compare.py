@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from analyzer.protocol import api_keys as names
-from analyzer.records.batches import LOG_APPEND_TIME
-from replay.diff.compare import compare
-from replay.diff.differences import RULES, grouped
-from replay.diff.pairs import Pair, Pairs, RunFacts, Side
-from replay.diff.reader_progress import other_form
-from replay.diff.record_facts import Form
-from replay.diff.text import as_text
+from kwire.analyzer.protocol import api_keys as names
+from kwire.analyzer.records.batches import LOG_APPEND_TIME
+from kwire.replay.diff.compare import compare
+from kwire.replay.diff.differences import RULES, grouped
+from kwire.replay.diff.pairs import Pair, Pairs, RunFacts, Side
+from kwire.replay.diff.reader_progress import other_form
+from kwire.replay.diff.record_facts import Form
+from kwire.replay.diff.text import as_text
 from tests.replay.forging import Body, batch, pair
 
 UNEXPECTED = None
@@ -111,7 +111,7 @@ def join(left: Body, right: Body, **row: Any) -> Pair:
 
 
 def assignment(**topics: list[int]) -> bytes:
-    from analyzer.protocol.encoding import encode_data
+    from kwire.analyzer.protocol.encoding import encode_data
 
     listed = [{"topic": name, "partitions": some} for name, some in topics.items()]
     return b"\0\0" + encode_data({"assignedPartitions": listed, "userData": None}, "ConsumerProtocolAssignment", 0)
@@ -1116,8 +1116,8 @@ def test_every_rule_is_explained() -> None:
 def test_every_rule_and_kind_of_noise_is_documented() -> None:
     from pathlib import Path
 
-    import replay
-    from replay.diff.fields import NOISE
+    from kwire import replay
+    from kwire.replay.diff.fields import NOISE
 
     assert replay.__file__ is not None
     text = (Path(replay.__file__).parent / "diff" / "DIFF.md").read_text()

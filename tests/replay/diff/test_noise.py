@@ -13,11 +13,11 @@ from math import comb
 import numpy as np
 import pytest
 
-from replay.diff import noise
-from replay.diff.compare import Comparison, compare, compare_beyond
-from replay.diff.differences import grouped
-from replay.diff.pairs import Pair
-from replay.diff.text import as_json, as_text
+from kwire.replay.diff import noise
+from kwire.replay.diff.compare import Comparison, compare, compare_beyond
+from kwire.replay.diff.differences import grouped
+from kwire.replay.diff.pairs import Pair
+from kwire.replay.diff.text import as_json, as_text
 from tests.replay.diff.test_slower import latencies, metadata
 from tests.replay.forging import pair
 

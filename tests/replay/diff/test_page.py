@@ -13,11 +13,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from analyzer.cli import parser
-from replay.diff.compare import Comparison, compare
-from replay.diff.junit import as_junit
-from replay.diff.page import as_html
-from replay.diff.pairs import Pair, Pairs, RunFacts
+from kwire.analyzer.cli import parser
+from kwire.replay.diff.compare import Comparison, compare
+from kwire.replay.diff.junit import as_junit
+from kwire.replay.diff.page import as_html
+from kwire.replay.diff.pairs import Pair, Pairs, RunFacts
 from tests.bench import diff as bench
 from tests.replay.diff.test_compare import fetch, metadata, produce, topic
 from tests.replay.forging import batch

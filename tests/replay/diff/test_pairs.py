@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-import analyzer
-from analyzer.dataset import dataset
-from analyzer.dataset.dataset import DatasetError
-from replay.diff import pairs, stored_run
-from replay.diff.compare import Comparison, compare
-from replay.diff.differences import grouped
+from kwire import analyzer
+from kwire.analyzer.dataset import dataset
+from kwire.analyzer.dataset.dataset import DatasetError
+from kwire.replay.diff import pairs, stored_run
+from kwire.replay.diff.compare import Comparison, compare
+from kwire.replay.diff.differences import grouped
 from tests.bench import diff as bench
 from tests.replay.diff.both_ways import assert_the_same
 from tests.replay.replaying import replayed_at

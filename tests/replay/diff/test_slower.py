@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from replay.diff.compare import compare
-from replay.diff.differences import grouped
-from replay.diff.pairs import Pair, Pairs, RunFacts
-from replay.diff.slower import ENOUGH, MOST_LOAD, load, shift
-from replay.diff.text import as_text
+from kwire.replay.diff.compare import compare
+from kwire.replay.diff.differences import grouped
+from kwire.replay.diff.pairs import Pair, Pairs, RunFacts
+from kwire.replay.diff.slower import ENOUGH, MOST_LOAD, load, shift
+from kwire.replay.diff.text import as_text
 from tests.replay.forging import pair
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analyzer.frame import spill
-from replay.diff import offsets, pairs
-from replay.diff.learning import learn
+from kwire.analyzer.frame import spill
+from kwire.replay.diff import offsets, pairs
+from kwire.replay.diff.learning import learn
 from tests.bench import diff
 
 EXCHANGES = 100_000

@@ -12,7 +12,7 @@ import pytest
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 
-from replay.plan import batches
+from kwire.replay.plan import batches
 
 RECORDS = [(b"k1", b"v1"), (None, b"v2"), (b"k3", None)]
 CODECS = {0: "none", 1: "gzip", 2: "snappy", 3: "lz4"}

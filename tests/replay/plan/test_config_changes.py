@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from analyzer.pipeline.read_options import ReadOptions
-from analyzer.protocol import api_keys, errors
-from analyzer.protocol.tree import Body
-from replay import inputs
-from replay.plan import decisions
-from replay.plan.cluster import Cluster
-from replay.plan.config_changes import GROUP_RESOURCE
-from replay.remap.topology import Topology
-from replay.send import seeding
-from replay.send.target import Target
+from kwire.analyzer.pipeline.read_options import ReadOptions
+from kwire.analyzer.protocol import api_keys, errors
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay import inputs
+from kwire.replay.plan import decisions
+from kwire.replay.plan.cluster import Cluster
+from kwire.replay.plan.config_changes import GROUP_RESOURCE
+from kwire.replay.remap.topology import Topology
+from kwire.replay.send import seeding
+from kwire.replay.send.target import Target
 from tests.replay.conversation import EVERYTHING, Captured
 from tests.shared import capture_files, shared_folder
 

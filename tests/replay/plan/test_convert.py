@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import pytest
 
-from analyzer.protocol import api_keys, encoding, schema, tree
-from analyzer.protocol.schema import REQUEST
-from analyzer.protocol.tree import Body
-from replay.plan import apis, convert
+from kwire.analyzer.protocol import api_keys, encoding, schema, tree
+from kwire.analyzer.protocol.schema import REQUEST
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay.plan import apis, convert
 
 
 def converted(api_key: int, old: int, new: int, body: Body) -> Body:

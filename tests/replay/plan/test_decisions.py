@@ -9,13 +9,13 @@ import struct
 
 import pytest
 
-from analyzer.protocol import api_keys, errors
-from analyzer.protocol.tree import Body
-from replay import run_plan
-from replay.plan import decisions
-from replay.plan.steps import Plan
-from replay.plan.topic_partitions import NAME, partitions
-from replay.plan.values import Offers, offers_of
+from kwire.analyzer.protocol import api_keys, errors
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay import run_plan
+from kwire.replay.plan import decisions
+from kwire.replay.plan.steps import Plan
+from kwire.replay.plan.topic_partitions import NAME, partitions
+from kwire.replay.plan.values import Offers, offers_of
 from tests.replay.batching import batch, produced, produced_answer
 from tests.replay.conversation import EVERYTHING, Captured
 from tests.replay.plan.test_batches import old

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from analyzer.protocol import api_keys
-from analyzer.protocol.tree import Body
-from replay.plan.duplicate_points import duplicate_points
-from replay.plan.sessions import Session
+from kwire.analyzer.protocol import api_keys
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay.plan.duplicate_points import duplicate_points
+from kwire.replay.plan.sessions import Session
 from tests.replay.batching import batch, produced, produced_answer
 from tests.replay.conversation import Captured
 

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from analyzer.protocol import api_keys
-from replay import run
-from replay.diff import pairs, text
-from replay.diff.compare import compare
-from replay.options import Options
-from replay.plan import batches, fetched_records
-from replay.plan.cluster import Cluster
-from replay.send import seeding
-from replay.send.settings import Settings
-from replay.source import MemorySource
+from kwire.analyzer.protocol import api_keys
+from kwire.replay import run
+from kwire.replay.diff import pairs, text
+from kwire.replay.diff.compare import compare
+from kwire.replay.options import Options
+from kwire.replay.plan import batches, fetched_records
+from kwire.replay.plan.cluster import Cluster
+from kwire.replay.send import seeding
+from kwire.replay.send.settings import Settings
+from kwire.replay.source import MemorySource
 from tests.replay.conversation import Captured, play
 from tests.replay.forging import batch
 from tests.replay.shop import ORDERS, Shop, captured

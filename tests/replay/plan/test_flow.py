@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from analyzer.api import ChooseExchanges
-from analyzer.pipeline.read_options import ReadOptions
-from replay import inputs
-from replay.plan import decisions, renaming, sessions, windows
-from replay.plan.cluster import Cluster
-from replay.plan.decisions import Planner, PlanOptions
-from replay.plan.record_times import Times
-from replay.plan.renaming import Renaming
-from replay.plan.sessions import CapturedExchange
-from replay.plan.steps import Skip, Step
-from replay.plan.windows import TwoPassReader
+from kwire.analyzer.api import ChooseExchanges
+from kwire.analyzer.pipeline.read_options import ReadOptions
+from kwire.replay import inputs
+from kwire.replay.plan import decisions, renaming, sessions, windows
+from kwire.replay.plan.cluster import Cluster
+from kwire.replay.plan.decisions import Planner, PlanOptions
+from kwire.replay.plan.record_times import Times
+from kwire.replay.plan.renaming import Renaming
+from kwire.replay.plan.sessions import CapturedExchange
+from kwire.replay.plan.steps import Skip, Step
+from kwire.replay.plan.windows import TwoPassReader
 from tests.replay.conversation import EVERYTHING
 from tests.replay.plan.test_windows import CAPTURES, SHUT, step_fields
 from tests.shared import SAMPLES, capture_files

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from analyzer.protocol import api_keys, encoding, tree
-from analyzer.protocol.tree import Body
-from replay.plan import produce_requests
-from replay.plan.produce_requests import PRODUCE_BY_ID, FastPath
-from replay.plan.topic_partitions import name_answer, name_topics
+from kwire.analyzer.protocol import api_keys, encoding, tree
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay.plan import produce_requests
+from kwire.replay.plan.produce_requests import PRODUCE_BY_ID, FastPath
+from kwire.replay.plan.topic_partitions import name_answer, name_topics
 from tests.replay.batching import batch, produced
 
 VERSIONS = range(3, 14)

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from analyzer.pipeline.read_options import ReadOptions
-from analyzer.protocol import api_keys
-from analyzer.protocol.tree import Body
-from replay import inputs
-from replay.options import Options
-from replay.plan import apis, batches, decisions
-from replay.plan.config_changes import GROUP_RESOURCE
-from replay.plan.owned_names import OwnedNames
-from replay.plan.renaming import Renaming, copies, renamed
-from replay.plan.sessions import Session
+from kwire.analyzer.pipeline.read_options import ReadOptions
+from kwire.analyzer.protocol import api_keys
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay import inputs
+from kwire.replay.options import Options
+from kwire.replay.plan import apis, batches, decisions
+from kwire.replay.plan.config_changes import GROUP_RESOURCE
+from kwire.replay.plan.owned_names import OwnedNames
+from kwire.replay.plan.renaming import Renaming, copies, renamed
+from kwire.replay.plan.sessions import Session
 from tests.replay.batching import batch, produced, produced_answer, producer_of
 from tests.replay.conversation import EVERYTHING, Captured, Target, replayed
 from tests.shared import capture_files, shared_folder

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import pytest
 
-from analyzer.protocol import api_keys
-from replay.outcome import Counts
-from replay.pace import pace
-from replay.plan.schedule import schedule
+from kwire.analyzer.protocol import api_keys
+from kwire.replay.outcome import Counts
+from kwire.replay.pace import pace
+from kwire.replay.plan.schedule import schedule
 from tests.replay.conversation import Captured, Target, replayed
 from tests.replay.test_pace import plan
 

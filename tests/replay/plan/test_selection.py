@@ -9,13 +9,13 @@ import dataclasses
 
 import pytest
 
-from analyzer.filter.evaluation import parse
-from analyzer.pipeline.read_options import ReadOptions
-from analyzer.protocol import api_keys
-from replay import inputs
-from replay.plan import decisions
-from replay.plan.selection import Moment, NothingChosenError, Selection, chosen, matching, moment
-from replay.plan.sessions import Session
+from kwire.analyzer.filter.evaluation import parse
+from kwire.analyzer.pipeline.read_options import ReadOptions
+from kwire.analyzer.protocol import api_keys
+from kwire.replay import inputs
+from kwire.replay.plan import decisions
+from kwire.replay.plan.selection import Moment, NothingChosenError, Selection, chosen, matching, moment
+from kwire.replay.plan.sessions import Session
 from tests.replay.batching import batch, produced, produced_answer
 from tests.replay.conversation import EVERYTHING, START_NS, Captured
 from tests.shared import capture_files, shared_folder

@@ -11,13 +11,13 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-import analyzer
-from analyzer.dataset.dataset import DatasetError
-from analyzer.pipeline.read_options import ReadOptions
-from replay import inputs
-from replay.plan import decisions, stored_exchanges, windows
-from replay.plan.decisions import PlanOptions
-from replay.plan.windows import TwoPassReader
+from kwire import analyzer
+from kwire.analyzer.dataset.dataset import DatasetError
+from kwire.analyzer.pipeline.read_options import ReadOptions
+from kwire.replay import inputs
+from kwire.replay.plan import decisions, stored_exchanges, windows
+from kwire.replay.plan.decisions import PlanOptions
+from kwire.replay.plan.windows import TwoPassReader
 from tests.replay.conversation import EVERYTHING
 from tests.replay.plan.test_flow import planned
 from tests.replay.plan.test_windows import step_fields

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from analyzer.pipeline.read_options import ReadOptions
-from analyzer.protocol import api_keys
-from replay import inputs
-from replay.plan import decisions
-from replay.plan.decisions import Planner, PlanOptions
-from replay.plan.first_pass import FirstPass
-from replay.plan.sessions import Decoded, Session
-from replay.plan.steps import Plan, Skip, Step
+from kwire.analyzer.pipeline.read_options import ReadOptions
+from kwire.analyzer.protocol import api_keys
+from kwire.replay import inputs
+from kwire.replay.plan import decisions
+from kwire.replay.plan.decisions import Planner, PlanOptions
+from kwire.replay.plan.first_pass import FirstPass
+from kwire.replay.plan.sessions import Decoded, Session
+from kwire.replay.plan.steps import Plan, Skip, Step
 from tests.replay.batching import batch, produced, produced_answer
 from tests.replay.conversation import EVERYTHING, Captured
 from tests.shared import capture_files, sample_folders, shared_folders

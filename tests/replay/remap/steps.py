@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from analyzer.protocol.tree import Body
-from replay.plan import decisions
-from replay.plan.steps import Step
-from replay.plan.topic_partitions import name_answer
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay.plan import decisions
+from kwire.replay.plan.steps import Step
+from kwire.replay.plan.topic_partitions import name_answer
 from tests.replay.conversation import EVERYTHING, Captured
 
 CapturedBodies = tuple[int, int, Body, Body | None]

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import pytest
 
-from analyzer.protocol import api_keys, errors
-from analyzer.protocol.tree import Body
-from replay.plan import convert
-from replay.plan.steps import Step
-from replay.plan.topic_partitions import NAME, without_names
-from replay.plan.values import Producer
-from replay.remap.remap import Remap, RemapOptions
-from replay.remap.topology import Topology
+from kwire.analyzer.protocol import api_keys, errors
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay.plan import convert
+from kwire.replay.plan.steps import Step
+from kwire.replay.plan.topic_partitions import NAME, without_names
+from kwire.replay.plan.values import Producer
+from kwire.replay.remap.remap import Remap, RemapOptions
+from kwire.replay.remap.topology import Topology
 from tests.replay.batching import batch, produced, produced_answer, producer_of
 from tests.replay.remap.steps import answer_of, planned
 

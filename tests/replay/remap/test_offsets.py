@@ -5,9 +5,9 @@ Proves: replay/remap/offsets.py, replay/remap/remap.py
 
 from __future__ import annotations
 
-from replay.plan.values import Producer
-from replay.remap.offsets import OffsetMap
-from replay.remap.remap import News, Remap
+from kwire.replay.plan.values import Producer
+from kwire.replay.remap.offsets import OffsetMap
+from kwire.replay.remap.remap import News, Remap
 
 
 def test_a_pair_holds_for_its_batch_and_for_what_follows() -> None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import pytest
 
-from analyzer.protocol import api_keys, errors
-from analyzer.protocol.schema import ZERO_UUID
-from analyzer.protocol.tree import Body
-from replay.plan.steps import Step
-from replay.remap.remap import Remap
-from replay.remap.retry import History, Limits, Retries
-from replay.remap.topology import Topology
+from kwire.analyzer.protocol import api_keys, errors
+from kwire.analyzer.protocol.schema import ZERO_UUID
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay.plan.steps import Step
+from kwire.replay.remap.remap import Remap
+from kwire.replay.remap.retry import History, Limits, Retries
+from kwire.replay.remap.topology import Topology
 from tests.replay.batching import batch, produced, produced_answer
 from tests.replay.forging import batch as stored
 from tests.replay.remap.steps import answer_of, planned

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from analyzer.protocol.tree import Body
+from kwire.analyzer.protocol.tree import Body
 
 TOPIC = "zizHtibnSdSFmiPSHtiLWA"
 """The id of the topic `orders`."""

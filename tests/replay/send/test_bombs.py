@@ -1,6 +1,6 @@
 """Records that would become more than any budget allows are sent as they stand: replay does not open them.
 
-Proves: replay.plan.batches, replay.send.engine
+Proves: kwire.replay.plan.batches, kwire.replay.send.engine
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import struct
 
 import pytest
 
-from analyzer.protocol import api_keys
-from analyzer.protocol.budget import BYTES
-from analyzer.records import codecs
-from replay.plan import batches
+from kwire.analyzer.protocol import api_keys
+from kwire.analyzer.protocol.budget import BYTES
+from kwire.analyzer.records import codecs
+from kwire.replay.plan import batches
 from tests.replay.batching import produced, produced_answer, producer_of
 from tests.replay.conversation import Captured, Target, replayed
 

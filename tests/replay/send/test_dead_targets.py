@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 
-from analyzer.protocol import api_keys
-from analyzer.protocol.tree import Body
-from replay.send.progress import Standing
+from kwire.analyzer.protocol import api_keys
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay.send.progress import Standing
 from tests.replay.conversation import START_NS, Captured, Target, replayed
 
 ASKS: Body = {"topics": None}

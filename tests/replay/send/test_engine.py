@@ -18,14 +18,14 @@ from typing import Any
 
 import pytest
 
-from analyzer.dataset.locks import DatasetError
-from analyzer.protocol import api_keys
-from analyzer.protocol.tree import Body
-from replay.outcome import Outcome
-from replay.plan import batches
-from replay.plan.sessions import Request
-from replay.remap import offsets, remap, retry
-from replay.send.link import Receiver
+from kwire.analyzer.dataset.locks import DatasetError
+from kwire.analyzer.protocol import api_keys
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay.outcome import Outcome
+from kwire.replay.plan import batches
+from kwire.replay.plan.sessions import Request
+from kwire.replay.remap import offsets, remap, retry
+from kwire.replay.send.link import Receiver
 from tests.replay.batching import batch, produced, produced_answer, producer_of
 from tests.replay.conversation import Captured, Target, replayed
 from tests.replay.forging import batch as stored
@@ -1150,7 +1150,7 @@ def test_every_captured_exchange_has_one_outcome() -> None:
 
 
 def apis_answer(api_key: int, version: int, frame: bytes) -> Body:
-    from analyzer.protocol import tree
+    from kwire.analyzer.protocol import tree
 
     body = tree.decode_response(frame, api_key, version, exact=True).body
     assert body is not None

@@ -6,10 +6,10 @@ Proves: replay/send/preparation.py, replay/remap/groups.py, replay/remap/produce
 
 from __future__ import annotations
 
-from analyzer.protocol import api_keys, errors
-from analyzer.protocol.tree import Body
-from replay.diff.pairs import Side, against_capture
-from replay.outcome import Outcome
+from kwire.analyzer.protocol import api_keys, errors
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay.diff.pairs import Side, against_capture
+from kwire.replay.outcome import Outcome
 from tests.replay.batching import batch, produced, produced_answer
 from tests.replay.conversation import Captured, Target, replayed
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.dataset.dataset import Writer
-from analyzer.protocol import api_keys
-from replay.plan.steps import Plan
-from replay.run_writer import Recorder
-from replay.send.engine import Engine
+from kwire.analyzer.dataset.dataset import Writer
+from kwire.analyzer.protocol import api_keys
+from kwire.replay.plan.steps import Plan
+from kwire.replay.run_writer import Recorder
+from kwire.replay.send.engine import Engine
 from tests.replay.batching import batch, produced, produced_answer
 from tests.replay.conversation import Captured, Target, replayed
 

@@ -6,9 +6,9 @@ Proves: replay/send/joining.py
 
 from __future__ import annotations
 
-from analyzer.protocol import api_keys, errors, tree
-from analyzer.protocol.tree import Body
-from replay.remap import retry
+from kwire.analyzer.protocol import api_keys, errors, tree
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay.remap import retry
 from tests.replay.conversation import Captured, ReceivedRequest, Target, replayed
 from tests.replay.send import group_bodies as bodies
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 
-from analyzer.protocol import api_keys
-from analyzer.protocol.tree import Body
-from replay.remap.groups import MOST_REJOINS
+from kwire.analyzer.protocol import api_keys
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay.remap.groups import MOST_REJOINS
 from tests.replay.conversation import Captured, Target, replayed
 from tests.replay.send import group_bodies as bodies
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import pytest
 
-from analyzer.protocol import api_keys, errors
-from analyzer.protocol.tree import Body
-from replay.remap import retry
+from kwire.analyzer.protocol import api_keys, errors
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay.remap import retry
 from tests.replay.conversation import Captured, Played, Target, replayed
 from tests.replay.send import group_bodies as bodies
 

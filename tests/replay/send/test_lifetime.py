@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import pytest
 
-from analyzer.protocol import api_keys
-from replay.plan import decisions
-from replay.plan.record_times import Times, record_times
-from replay.send import lifetime, seeding
+from kwire.analyzer.protocol import api_keys
+from kwire.replay.plan import decisions
+from kwire.replay.plan.record_times import Times, record_times
+from kwire.replay.send import lifetime, seeding
 from tests.replay.batching import batch, produced, produced_answer
 from tests.replay.conversation import EVERYTHING, Captured
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from analyzer.protocol.encoding import encode_request, encode_response
-from analyzer.protocol.tree import decode_request, decode_response
-from replay.send import login
-from replay.send.link import Link, LinkError, Receiver, tcp
-from replay.send.login import Credentials
+from kwire.analyzer.protocol.encoding import encode_request, encode_response
+from kwire.analyzer.protocol.tree import decode_request, decode_response
+from kwire.replay.send import login
+from kwire.replay.send.link import Link, LinkError, Receiver, tcp
+from kwire.replay.send.login import Credentials
 from tests.brokers import jars
 from tests.brokers.cluster import SECRETS, Cluster, Spec, scram_users
 from tests.brokers.fixtures import Start

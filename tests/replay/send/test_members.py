@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from analyzer.protocol import api_keys
-from analyzer.protocol.tree import Body
+from kwire.analyzer.protocol import api_keys
+from kwire.analyzer.protocol.tree import Body
 from tests.replay.conversation import Captured, Target, replayed
 from tests.replay.send import group_bodies as bodies
 

@@ -13,19 +13,19 @@ from typing import Any
 
 import pytest
 
-import analyzer
-from analyzer.protocol import api_keys, errors
-from analyzer.protocol.encoding import encode_response
-from analyzer.protocol.tree import decode_request
-from replay import inputs
-from replay import request as asked
-from replay.options import Options
-from replay.plan import stored_exchanges
-from replay.plan.sessions import Session
-from replay.send import login, principals
-from replay.send.link import Link, LinkError, Receiver
-from replay.send.login import Credentials
-from replay.send.workers import Access
+from kwire import analyzer
+from kwire.analyzer.protocol import api_keys, errors
+from kwire.analyzer.protocol.encoding import encode_response
+from kwire.analyzer.protocol.tree import decode_request
+from kwire.replay import inputs
+from kwire.replay import request as asked
+from kwire.replay.options import Options
+from kwire.replay.plan import stored_exchanges
+from kwire.replay.plan.sessions import Session
+from kwire.replay.send import login, principals
+from kwire.replay.send.link import Link, LinkError, Receiver
+from kwire.replay.send.login import Credentials
+from kwire.replay.send.workers import Access
 from tests.replay.conversation import Captured, Target, replayed
 from tests.replay.send.test_login import ReceivedFrames
 from tests.shared import SAMPLES

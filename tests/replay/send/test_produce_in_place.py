@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import pytest
 
-from analyzer.protocol import api_keys, encoding
-from replay.plan import convert, decisions
-from replay.plan.produce_requests import PRODUCE_BY_ID
-from replay.plan.steps import Step
-from replay.remap import remap
-from replay.remap.topology import Topology
-from replay.send import produce_in_place
+from kwire.analyzer.protocol import api_keys, encoding
+from kwire.replay.plan import convert, decisions
+from kwire.replay.plan.produce_requests import PRODUCE_BY_ID
+from kwire.replay.plan.steps import Step
+from kwire.replay.remap import remap
+from kwire.replay.remap.topology import Topology
+from kwire.replay.send import produce_in_place
 from tests.replay.batching import batch, produced, produced_answer
 from tests.replay.conversation import EVERYTHING, Captured
 

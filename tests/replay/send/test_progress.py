@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from analyzer.protocol import api_keys
-from replay.send.progress import Standing, line
+from kwire.analyzer.protocol import api_keys
+from kwire.replay.send.progress import Standing, line
 from tests.replay.conversation import Captured, Target, replayed
 
 MOVING = Standing(1200, 700, 690, 0, 10, 0.2, ("the answer to Fetch of app from b:9092", 0.1), True)

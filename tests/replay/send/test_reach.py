@@ -18,19 +18,19 @@ from typing import Any, ClassVar
 
 import pytest
 
-from analyzer.protocol import api_keys, errors
-from analyzer.protocol.encoding import encode_response
-from analyzer.protocol.tree import Body
-from replay import run
-from replay.options import Options
-from replay.outcome import Counts
-from replay.remap import retry
-from replay.send import link, login
-from replay.send.link import Dial, Link, LinkError, Receiver
-from replay.send.reach import ForbiddenAddressError, Reach, is_loopback, parsed, same_host
-from replay.send.settings import Settings
-from replay.send.workers import Access
-from replay.source import MemorySource
+from kwire.analyzer.protocol import api_keys, errors
+from kwire.analyzer.protocol.encoding import encode_response
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay import run
+from kwire.replay.options import Options
+from kwire.replay.outcome import Counts
+from kwire.replay.remap import retry
+from kwire.replay.send import link, login
+from kwire.replay.send.link import Dial, Link, LinkError, Receiver
+from kwire.replay.send.reach import ForbiddenAddressError, Reach, is_loopback, parsed, same_host
+from kwire.replay.send.settings import Settings
+from kwire.replay.send.workers import Access
+from kwire.replay.source import MemorySource
 from tests.bench.replay import VERSION, Sink, sessions
 from tests.replay.batching import produced_answer
 from tests.replay.test_commands import CAPTURE, kwire, refused, serving

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.protocol import api_keys
-from replay import run
-from replay.options import Options
-from replay.plan import decisions
-from replay.remap.topology import Topology
-from replay.send import link
-from replay.send.same_cluster import SameClusterError, why_same
-from replay.source import MemorySource
+from kwire.analyzer.protocol import api_keys
+from kwire.replay import run
+from kwire.replay.options import Options
+from kwire.replay.plan import decisions
+from kwire.replay.remap.topology import Topology
+from kwire.replay.send import link
+from kwire.replay.send.same_cluster import SameClusterError, why_same
+from kwire.replay.source import MemorySource
 from tests.bench.replay import sessions
 from tests.replay.conversation import EVERYTHING, Captured
 from tests.replay.test_commands import sinking

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from replay.send import scram
+from kwire.replay.send import scram
 
 # RFC 7677, section 3.
 NONCE = "rOprNGfwEbeRWgbNEkqO"

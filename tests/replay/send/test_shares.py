@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from analyzer.protocol import api_keys, errors
-from analyzer.protocol.tree import Body
+from kwire.analyzer.protocol import api_keys, errors
+from kwire.analyzer.protocol.tree import Body
 from tests.replay.conversation import Captured, ReceivedRequest, Target, replayed
 from tests.replay.send.test_engine import apis_answer
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from replay.send import login
+from kwire.replay.send import login
 from tests.brokers import jars
 from tests.brokers.cluster import HOST, Spec, free_port, scram_users
 from tests.brokers.fixtures import Start

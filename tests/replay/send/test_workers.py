@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from analyzer.dataset.dataset import Writer, open_dataset
-from analyzer.protocol import api_keys
-from analyzer.protocol.tree import Body
-from replay.journal import Journal
-from replay.outcome import Outcome
-from replay.plan import decisions
-from replay.plan.steps import Plan
-from replay.remap.remap import Learned
-from replay.run_writer import Recorder
-from replay.send import workers
-from replay.send.settings import Settings
+from kwire.analyzer.dataset.dataset import Writer, open_dataset
+from kwire.analyzer.protocol import api_keys
+from kwire.analyzer.protocol.tree import Body
+from kwire.replay.journal import Journal
+from kwire.replay.outcome import Outcome
+from kwire.replay.plan import decisions
+from kwire.replay.plan.steps import Plan
+from kwire.replay.remap.remap import Learned
+from kwire.replay.run_writer import Recorder
+from kwire.replay.send import workers
+from kwire.replay.send.settings import Settings
 from tests.replay.batching import batch, produced, produced_answer
 from tests.replay.conversation import EVERYTHING, Captured
 

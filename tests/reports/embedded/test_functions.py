@@ -1,6 +1,6 @@
 """Quantiles of the embedded engine are Spark's, as a list written out gives them.
 
-Proves: reports.embedded.functions.
+Proves: kwire.reports.embedded.functions.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reports.embedded.functions import percentiles
+from kwire.reports.embedded.functions import percentiles
 
 COUNTED = st.lists(st.tuples(st.integers(-(10**9), 10**9), st.integers(1, 50)), min_size=1, max_size=30)
 

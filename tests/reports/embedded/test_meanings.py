@@ -1,5 +1,5 @@
 """Where Spark and DuckDB mean something else by the same words, the embedded engine says what Spark says, or leaves the
-question to Spark. Proves: reports.embedded.translation.
+question to Spark. Proves: kwire.reports.embedded.translation.
 
 Each query is asked of both. What Spark refuses with an error must be left to it, for that is how people hear of it.
 """
@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-import analyzer
-from reports.embedded.engine import Embedded
-from reports.engine_protocol import UnsupportedSqlError
-from reports.spark.engine import Spark
+from kwire import analyzer
+from kwire.reports.embedded.engine import Embedded
+from kwire.reports.engine_protocol import UnsupportedSqlError
+from kwire.reports.spark.engine import Spark
 from tests.reports.agreement import difference
 from tests.shared import SAMPLES
 

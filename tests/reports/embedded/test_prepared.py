@@ -1,5 +1,5 @@
 """Kwire's own questions are translated once a machine, and stay what the translator makes of them. Proves:
-reports.embedded.prepared."""
+kwire.reports.embedded.prepared."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from reports import catalog, relations
-from reports.embedded import engine, translation
-from reports.embedded.prepared import Prepared
-from reports.page import sections
+from kwire.reports import catalog, relations
+from kwire.reports.embedded import engine, translation
+from kwire.reports.embedded.prepared import Prepared
+from kwire.reports.page import sections
 from tests.reports.forging import Forged
 
 NAMES = frozenset(relations.names())

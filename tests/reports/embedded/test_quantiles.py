@@ -1,6 +1,6 @@
 """Quantiles asked outright are those that counting by bucket finds.
 
-Proves: reports.embedded.quantiles.
+Proves: kwire.reports.embedded.quantiles.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from reports import catalog, relations
-from reports.embedded import functions, quantiles, translation
+from kwire.reports import catalog, relations
+from kwire.reports.embedded import functions, quantiles, translation
 
 NAMES = frozenset(("rows",))
 

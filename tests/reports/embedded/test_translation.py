@@ -1,14 +1,14 @@
 """Queries in Spark SQL that the embedded engine takes, and that it leaves to Spark. Proves:
-reports.embedded.translation."""
+kwire.reports.embedded.translation."""
 
 from __future__ import annotations
 
 import pytest
 
-from reports import catalog, relations
-from reports.embedded import engine
-from reports.embedded.translation import translated
-from reports.engine_protocol import UnsupportedSqlError
+from kwire.reports import catalog, relations
+from kwire.reports.embedded import engine
+from kwire.reports.embedded.translation import translated
+from kwire.reports.engine_protocol import UnsupportedSqlError
 
 NAMES = frozenset(relations.names())
 

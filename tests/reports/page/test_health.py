@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-import analyzer
-from analyzer.findings.rules import FAMILIES
-from reports.embedded import engine
-from reports.page import rendering, sections
-from reports.page.health import SECTIONS, VERDICTS, Statement
-from reports.page.report import Report, make
+from kwire import analyzer
+from kwire.analyzer.findings.rules import FAMILIES
+from kwire.reports.embedded import engine
+from kwire.reports.page import rendering, sections
+from kwire.reports.page.health import SECTIONS, VERDICTS, Statement
+from kwire.reports.page.report import Report, make
 from tests.reports.forging import Forged, at
 from tests.shared import SAMPLES
 

@@ -14,10 +14,10 @@ from typing import Any
 import markupsafe
 import pytest
 
-from reports.embedded import engine
-from reports.page import rendering, sections
-from reports.page.report import CONF, Report, make
-from reports.spark.engine import Spark
+from kwire.reports.embedded import engine
+from kwire.reports.page import rendering, sections
+from kwire.reports.page.report import CONF, Report, make
+from kwire.reports.spark.engine import Spark
 from tests.reports.forging import Forged, at
 
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pyspark
 
-from reports.spark.session import Java, find_java
+from kwire.reports.spark.session import Java, find_java
 from tests.shared import KWIRE, ROOT
 
 SECONDS = 120

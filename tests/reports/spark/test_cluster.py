@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy
 import pytest
 
-import analyzer
+from kwire import analyzer
 from tests.reports.equality import assert_same_dataset
 from tests.reports.spark.cluster import SECONDS, Cluster, kill, kwire, shipped
 from tests.shared import SAMPLES, sample_folders, shared_folders

@@ -11,12 +11,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import analyzer
-from analyzer.dataset import tables
-from analyzer.dataset.dataset import DatasetError, Parts, Writer
-from analyzer.pipeline.points import manifest
-from captures.files import CaptureError, CapturePoint, capture_points, stored_bytes
-from reports.spark import chunked, ingest, merging
+from kwire import analyzer
+from kwire.analyzer.dataset import tables
+from kwire.analyzer.dataset.dataset import DatasetError, Parts, Writer
+from kwire.analyzer.pipeline.points import manifest
+from kwire.captures.files import CaptureError, CapturePoint, capture_points, stored_bytes
+from kwire.reports.spark import chunked, ingest, merging
 from tests.captures import forge
 from tests.reports.equality import assert_same_dataset, fragmented, rotated
 from tests.shared import ROOT, SAMPLES, capture_files, sample_folders, shared_folder, shared_folders

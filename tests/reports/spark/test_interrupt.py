@@ -15,16 +15,16 @@ from pathlib import Path
 
 import pytest
 
-import analyzer
-from reports.spark import session
+from kwire import analyzer
+from kwire.reports.spark import session
 from tests.bench import generate
 from tests.shared import ROOT, SAMPLES
 
 CAPTURE = SAMPLES / "txn-librdkafka-4.3" / "capture.pcap"
 RUN = """
-from reports.spark import merging
+from kwire.reports.spark import merging
 merging.RANGE_PACKETS = 3000  # so that there soon are pieces
-from analyzer.cli.parser import command
+from kwire.analyzer.cli.parser import command
 command()
 """
 
@@ -90,7 +90,7 @@ def test_ctrl_c_leaves_the_old_dataset_and_no_process(way: str, tmp_path: Path) 
 BUSY = """
 import threading, time
 from pyspark.sql import SparkSession
-from analyzer.cli.parser import command
+from kwire.analyzer.cli.parser import command
 
 def look():
     jobs = []

@@ -1,6 +1,6 @@
 """Ranges are merged while facts are taken, in order, and errors of tasks reach the caller.
 
-Proves: reports.spark.merging; `test_ingest` compares the datasets.
+Proves: kwire.reports.spark.merging; `test_ingest` compares the datasets.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from analyzer.pipeline.shares import Piece
-from reports.spark.merging import LEAST_BYTES, _ranges_by_task, _side_by_side
+from kwire.analyzer.pipeline.shares import Piece
+from kwire.reports.spark.merging import LEAST_BYTES, _ranges_by_task, _side_by_side
 
 
 class Jobs:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from reports.spark import session
+from kwire.reports.spark import session
 from tests.shared import ROOT
 
-RUN = "from reports.spark import session\nwith session.opened('local[1]') as spark:\n    "
+RUN = "from kwire.reports.spark import session\nwith session.opened('local[1]') as spark:\n    "
 
 
 def java_home(folder: Path, version: str) -> Path:
@@ -76,7 +76,7 @@ def test_a_quick_session_does_not_have_java_compile_at_length(tmp_path: Path) ->
     environment = {**os.environ, "KWIRE_CACHE_DIR": str(tmp_path / "file")}
     environment.pop("JAVA_TOOL_OPTIONS", None)  # the suite says the same there
     run = (
-        "from reports.spark import session\nwith session.opened('local[1]', quick=True) as spark:\n"
+        "from kwire.reports.spark import session\nwith session.opened('local[1]', quick=True) as spark:\n"
         "    java = spark._jvm.java.lang.management.ManagementFactory\n"
         "    print(*java.getRuntimeMXBean().getInputArguments())"
     )

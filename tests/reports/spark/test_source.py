@@ -10,10 +10,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import datasource
 
-import analyzer
-import reports
-from analyzer.dataset import tables
-from reports.spark.source import CaptureSource, PushingReader, condition
+from kwire import analyzer, reports
+from kwire.analyzer.dataset import tables
+from kwire.reports.spark.source import CaptureSource, PushingReader, condition
 from tests.analyzer import forging
 from tests.analyzer.analysis import test_replicated_offsets as replicas
 from tests.shared import SAMPLES

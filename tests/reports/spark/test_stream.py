@@ -20,13 +20,12 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 
-import analyzer
-import reports
-from analyzer.checkpoints.codec import CheckpointError
-from analyzer.dataset import tables
-from captures.errors import KwireError
-from reports.spark import stream
-from reports.spark.source import CaptureSource
+from kwire import analyzer, reports
+from kwire.analyzer.checkpoints.codec import CheckpointError
+from kwire.analyzer.dataset import tables
+from kwire.captures.errors import KwireError
+from kwire.reports.spark import stream
+from kwire.reports.spark.source import CaptureSource
 from tests.analyzer.checkpoints import cutting
 from tests.captures import forge
 from tests.shared import SAMPLES

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-import analyzer
-from analyzer.options.questions import ViewOptions
-from reports.view import open_view
-from reports.view.answers import View, answer_call
-from reports.view.current_view import CurrentView
+from kwire import analyzer
+from kwire.analyzer.options.questions import ViewOptions
+from kwire.reports.view import open_view
+from kwire.reports.view.answers import View, answer_call
+from kwire.reports.view.current_view import CurrentView
 from tests.reports.view.browsing import Look, delayed, launched
 from tests.shared import SAMPLES
 
@@ -79,7 +79,7 @@ def served(view: View | CurrentView) -> Iterator[tuple[str, str]]:
     """Run a server in this process; yields its address, and a token that can be used repeatedly."""
     import uvicorn
 
-    from reports.view.server import Access, application
+    from kwire.reports.view.server import Access, application
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]

@@ -18,18 +18,18 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-import analyzer
-from analyzer.bulk.rows import Message
-from analyzer.cli import parser
-from analyzer.messages.exchange import Exchange
-from analyzer.messages.raw_messages import masked
-from analyzer.protocol import tree as protocol_tree
-from analyzer.protocol.tree import Node
-from captures import kernels
-from captures.files import write
-from reports.view import answers, bodies, lazy_tree, trees
-from reports.view.bodies import ExchangeMessages
-from reports.view.tables import parse_key
+from kwire import analyzer
+from kwire.analyzer.bulk.rows import Message
+from kwire.analyzer.cli import parser
+from kwire.analyzer.messages.exchange import Exchange
+from kwire.analyzer.messages.raw_messages import masked
+from kwire.analyzer.protocol import tree as protocol_tree
+from kwire.analyzer.protocol.tree import Node
+from kwire.captures import kernels
+from kwire.captures.files import write
+from kwire.reports.view import answers, bodies, lazy_tree, trees
+from kwire.reports.view.bodies import ExchangeMessages
+from kwire.reports.view.tables import parse_key
 from tests.bench import messages
 from tests.captures import forge
 from tests.reports.forging import Forged, at
@@ -641,8 +641,8 @@ def test_records_of_the_metadata_topic_are_masked_and_no_others_are_copied(topic
 
 def secrets_of(captures: list[str]) -> set[bytes]:
     """Get the credentials that clients sent, as on the wire."""
-    from analyzer.protocol import api_keys as names
-    from analyzer.protocol.tree import decode_request
+    from kwire.analyzer.protocol import api_keys as names
+    from kwire.analyzer.protocol.tree import decode_request
 
     secrets: set[bytes] = set()
     for exchange in analyzer.exchanges(captures):

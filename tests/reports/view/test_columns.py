@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-import analyzer
-from analyzer.frame import counting
-from analyzer.frame.parquet import RowGroups, read
-from reports.view import columns, orders
-from reports.view.cache import ArrayCache
+from kwire import analyzer
+from kwire.analyzer.frame import counting
+from kwire.analyzer.frame.parquet import RowGroups, read
+from kwire.reports.view import columns, orders
+from kwire.reports.view.cache import ArrayCache
 from tests.reports.forging import Forged
 from tests.reports.view.conftest import TXN, Asking, viewed
 
@@ -84,7 +84,7 @@ def test_rows_beyond_what_is_sorted_at_once_have_the_same_order(
     with contextlib.ExitStack() as stack:
         asking = Asking(viewed(stack, forged.write()))
         tables = asking.view.tables
-        monkeypatch.setattr("reports.view.tables.SORT_ROWS", 0)
+        monkeypatch.setattr("kwire.reports.view.tables.SORT_ROWS", 0)
         monkeypatch.setattr(tables._sorting, "submit", lambda *_: None)
         before = [asking("rows", sort="latency", start=start, count=50)["keys"] for start in range(0, 300, 50)]
         keys_in_order = [key for keys in before for key in keys]

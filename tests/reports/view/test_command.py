@@ -16,11 +16,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-import analyzer
-from analyzer.cli import parser
-from analyzer.common.errors import UsageError
-from analyzer.options.questions import ViewOptions
-from reports.view import command, open_view
+from kwire import analyzer
+from kwire.analyzer.cli import parser
+from kwire.analyzer.common.errors import UsageError
+from kwire.analyzer.options.questions import ViewOptions
+from kwire.reports.view import command, open_view
 from tests.reports.forging import Forged
 from tests.reports.view.conftest import TXN, Asking, viewed
 from tests.shared import KWIRE

@@ -18,16 +18,16 @@ from typing import Any
 
 import pytest
 
-import analyzer
-from analyzer.common.errors import UsageError
-from analyzer.dataset import locks
-from analyzer.options.questions import ViewOptions
-from captures.errors import KwireError
-from reports.view import columns, open_view
-from reports.view.answers import View
-from reports.view.current_view import CurrentView
-from reports.view.open_view import _CaptureSource, _DatasetSource
-from reports.view.partial_view import PartialViews, ViewClosedError
+from kwire import analyzer
+from kwire.analyzer.common.errors import UsageError
+from kwire.analyzer.dataset import locks
+from kwire.analyzer.options.questions import ViewOptions
+from kwire.captures.errors import KwireError
+from kwire.reports.view import columns, open_view
+from kwire.reports.view.answers import View
+from kwire.reports.view.current_view import CurrentView
+from kwire.reports.view.open_view import _CaptureSource, _DatasetSource
+from kwire.reports.view.partial_view import PartialViews, ViewClosedError
 from tests.reports.view.conftest import TXN, Asking
 from tests.shared import ROOT
 
@@ -105,7 +105,7 @@ def waited(monkeypatch: pytest.MonkeyPatch, current: CurrentView) -> None:
 
 def kept_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ViewOptions, Path]:
     """Get options of a view with a cache, and the path of TXN's dataset in it."""
-    monkeypatch.setattr("reports.view.open_view.cache_root", lambda: tmp_path / "cache")
+    monkeypatch.setattr("kwire.reports.view.open_view.cache_root", lambda: tmp_path / "cache")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     options = options_of(cache=True)
     with contextlib.ExitStack() as stack:
@@ -249,10 +249,10 @@ def test_what_nobody_thought_of_is_told_with_a_hint_that_fits(monkeypatch: pytes
 
 FIRST_ROWS = """
 import sys
-from analyzer.cli import parser as cli
-from reports.view import open_view
-from reports.view.answers import answer_call
-from reports.view.current_view import CurrentView
+from kwire.analyzer.cli import parser as cli
+from kwire.reports.view import open_view
+from kwire.reports.view.answers import answer_call
+from kwire.reports.view.current_view import CurrentView
 import contextlib
 sys.meta_path.insert(0, cli._WithoutPandas)
 options = cli.parse(["view", sys.argv[1], "--no-cache"])[1]
@@ -274,17 +274,17 @@ def test_what_the_first_rows_of_a_dataset_do_not_need_is_not_loaded_before_them(
     )
     assert ran.returncode == 0, ran.stderr
     loaded = set(ran.stdout.split())
-    assert "reports.view.columns" in loaded
+    assert "kwire.reports.view.columns" in loaded
     assert not loaded & {
-        "analyzer.bulk.engine",
-        "analyzer.pipeline.points",
-        "analyzer.api",
+        "kwire.analyzer.bulk.engine",
+        "kwire.analyzer.pipeline.points",
+        "kwire.analyzer.api",
         "lark",
         "pandas",
         "pyarrow.dataset",
         "pyarrow.compute",
-        "reports.view.bodies",
-        "reports.view.packets",
+        "kwire.reports.view.bodies",
+        "kwire.reports.view.packets",
     }
 
 
@@ -335,7 +335,7 @@ def test_an_analysis_that_nobody_looks_at_ends() -> None:
 
 
 def test_views_grow_by_multiples_and_not_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reports.view.partial_view.SHOWN", 800)
+    monkeypatch.setattr("kwire.reports.view.partial_view.SHOWN", 800)
     table = analyzer.analyze(TXN).tables["exchanges"]
     current = CurrentView()
     seen: list[int] = []
@@ -355,7 +355,7 @@ def test_views_grow_by_multiples_and_not_without_end(tmp_path: Path, monkeypatch
 def test_the_page_is_told_how_far_it_is() -> None:
     import asyncio
 
-    from reports.view.server import _events
+    from kwire.reports.view.server import _events
 
     current = CurrentView()
     current.fail(UsageError("it ends here", ""))

@@ -17,10 +17,10 @@ import dpkt
 import pyarrow.parquet
 import pytest
 
-import analyzer
-from captures.files import write
-from reports.view.answers import answer_call
-from reports.view.tables import format_key, parse_key
+from kwire import analyzer
+from kwire.captures.files import write
+from kwire.reports.view.answers import answer_call
+from kwire.reports.view.tables import format_key, parse_key
 from tests.captures import forge
 from tests.reports.forging import Forged, at
 from tests.reports.view.conftest import TXN, Asking, viewed
@@ -105,7 +105,7 @@ def test_bands_count_every_exchange_by_who_asked_whom_and_when(tmp_path: Path) -
 def test_tracks_have_the_longest_exchange_of_each_interval(
     txn: Asking, by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("analyzer.frame.counting.CACHE_BLOCK", 16)  # tracks and intervals are in several
+    monkeypatch.setattr("kwire.analyzer.frame.counting.CACHE_BLOCK", 16)  # tracks and intervals are in several
     answer = txn("timeline", by=by, width=50)
     rows = txn("rows", count=1000)["columns"]
     name = {"client": "client_id", "group": "group_id", "member": "member_id"}.get(by, by)
@@ -157,7 +157,7 @@ def exported(asking: Asking, **query: str) -> bytes:
 
 
 def test_rows_are_exported_as_they_are_listed(txn: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reports.view.exporting.AT_ONCE", 10)
+    monkeypatch.setattr("kwire.reports.view.exporting.AT_ONCE", 10)
     query = {"filter": "api == Produce", "sort": "latency"}
     keys = [parse_key(key) for key in txn("rows", **query, count=1000)["keys"]]
     table = pyarrow.parquet.read_table(io.BytesIO(exported(txn, **query, format="parquet")))

@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-import analyzer
-from analyzer.cli.parser import _judged
-from analyzer.protocol.tree import Node
-from replay.diff import pairs
-from replay.diff.by_exchange import differing
-from replay.diff.compare import compare
-from replay.diff.differences import grouped
-from reports.view import message_diff
+from kwire import analyzer
+from kwire.analyzer.cli.parser import _judged
+from kwire.analyzer.protocol.tree import Node
+from kwire.replay.diff import pairs
+from kwire.replay.diff.by_exchange import differing
+from kwire.replay.diff.compare import compare
+from kwire.replay.diff.differences import grouped
+from kwire.reports.view import message_diff
 from tests.reports.view.conftest import TXN, Asking, viewed
 
 

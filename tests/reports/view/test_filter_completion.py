@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from analyzer.filter import evaluation
-from reports.view.filter_completion import value_word
+from kwire.analyzer.filter import evaluation
+from kwire.reports.view.filter_completion import value_word
 from tests.reports.view.conftest import Asking
 
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-import analyzer
-from analyzer.filter.values import micros
-from reports.view import message_reader
+from kwire import analyzer
+from kwire.analyzer.filter.values import micros
+from kwire.reports.view import message_reader
 from tests.bench import messages as bench
 from tests.captures import forge
 from tests.captures.forge import Segment

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-import analyzer
-from reports.view.answers import store_notes
-from reports.view.notes import Notes
-from reports.view.tables import BadRequestError
+from kwire import analyzer
+from kwire.reports.view.answers import store_notes
+from kwire.reports.view.notes import Notes
+from kwire.reports.view.tables import BadRequestError
 from tests.reports.forging import Forged
 from tests.reports.view.conftest import TXN, Asking, viewed
 
@@ -30,7 +30,7 @@ def test_marks_and_rules_stay_for_the_next_look_and_the_dataset_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr("reports.view.open_view.cache_root", lambda: tmp_path / "cache")
+    monkeypatch.setattr("kwire.reports.view.open_view.cache_root", lambda: tmp_path / "cache")
     forged = Forged(tmp_path / "dataset")
     for number in range(6):
         error = "NOT_COORDINATOR" if number == 3 else None

@@ -22,10 +22,10 @@ from typing import Any
 
 import pytest
 
-from analyzer.cli import parser
-from analyzer.common.errors import UsageError
-from reports.view import columns, open_view
-from reports.view.partial_view import PartialViews
+from kwire.analyzer.cli import parser
+from kwire.analyzer.common.errors import UsageError
+from kwire.reports.view import columns, open_view
+from kwire.reports.view.partial_view import PartialViews
 from tests.bench.view import view_of
 from tests.reports.forging import Forged
 from tests.reports.view.browsing import CONTRAST, Look, Opened, Place
@@ -526,7 +526,7 @@ def test_a_dataset_that_is_replaced_and_a_full_disk_are_told_and_the_page_lives(
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
             with monkeypatch.context() as patch:
-                patch.setattr("reports.view.notes.os.open", full)
+                patch.setattr("kwire.reports.view.notes.os.open", full)
                 page.locator("#list").focus()
                 page.keyboard.press("m")
                 page.locator("#status.bad", has_text="notes cannot be stored: No space left on device").wait_for()

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from analyzer.cli.parser import _judged
+from kwire.analyzer.cli.parser import _judged
 from tests.reports.view.browsing import CONTRAST, Look, Place
 from tests.reports.view.conftest import Asking, served, viewed
 from tests.shared import SAMPLES

@@ -55,7 +55,7 @@ def test_the_page_asks_for_all_modules_at_once() -> None:
 
 
 def test_every_name_of_the_api_is_documented() -> None:
-    from reports.view.answers import CALLS
+    from kwire.reports.view.answers import CALLS
 
     text = (ROOT / "reports" / "view" / "API.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^\| `GET /api/1/(\w+)", text, re.MULTILINE)) == set(CALLS)

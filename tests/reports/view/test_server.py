@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from reports.view.current_view import CurrentView
-from reports.view.server import POLICY, Access, application
+from kwire.reports.view.current_view import CurrentView
+from kwire.reports.view.server import POLICY, Access, application
 from tests.reports.view.conftest import Asking
 
 PORT = 4711
