@@ -40,7 +40,7 @@ lint: $(VENV)/installed
 	@echo "== ruff: style, likely mistakes and formatting; codespell: spelling"
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/codespell captures analyzer replay reports tests tools *.md *.py Makefile pyproject.toml
+	$(BIN)/codespell captures analyzer replay reports kwire/__init__.py kwire/__main__.py tests tools *.md Makefile pyproject.toml
 
 types: $(VENV)/installed
 	@echo "== mypy: types, strict"
@@ -92,7 +92,7 @@ $(VENV)/installed: pyproject.toml requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-build-isolation -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@# As pip does for what is not editable: else each start compiles all of kwire where Python may not write beside it.
-	$(BIN)/python -m compileall -q captures analyzer replay reports
+	$(BIN)/python -m compileall -q captures analyzer replay reports kwire
 	@touch $@
 
 clean:

@@ -1,9 +1,9 @@
-"""Kafka: definitions, framing, matching, decoding, tables. `import analyzer` is light; heavy parts load when used.
+"""Kafka: definitions, framing, matching, decoding, tables. Importing it is light; heavy parts load when used.
 
-dataset = analyzer.analyze("orders.pcap")         # in memory; out="DATASET" writes it
+dataset = kwire.analyze("orders.pcap")            # in memory; out="DATASET" writes it
 dataset.exchanges.to_pandas()                     # each table is a pyarrow.Table
-analyzer.open_dataset("DATASET").exchanges        # a pyarrow dataset, not loaded
-for exchange in analyzer.exchanges("orders.pcap"):
+kwire.open_dataset("DATASET").exchanges           # a pyarrow dataset, not loaded
+for exchange in kwire.exchanges("orders.pcap"):
     exchange.request, exchange.response           # decoded bodies, in Kafka's JSON names
 """
 
@@ -33,7 +33,7 @@ def __getattr__(name: str) -> Any:
         from kwire.analyzer.common import version
 
         return version.__version__
-    raise AttributeError(f"module 'analyzer' has no attribute {name!r}")
+    raise AttributeError(f"module 'kwire.analyzer' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

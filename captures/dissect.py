@@ -1,8 +1,8 @@
 """Capture files -> every captured packet with where its headers lie: for who writes a capture anew.
 
 In: a capture point. Out: `Dissected` batches, a row for each captured packet, whatever it is, in file order. Rules: the
-walk is that of `kwire.captures.packets`, with the same numbers for the same packets; but fragments are not put together, so
-what lies in one is nothing but bytes. A packet block that contradicts itself gives no row; it is counted.
+walk is that of `kwire.captures.packets`, with the same numbers for the same packets; but fragments are not put
+together, so what lies in one is nothing but bytes. A packet block that contradicts itself gives no row; it is counted.
 """
 
 from __future__ import annotations
@@ -139,7 +139,8 @@ class Dissected:
 
 class Dissector:
     """Reads a capture point window by window. `skipped`: packet blocks that contradict themselves, so far; `cut`: files
-    that end in a record or are damaged. Raises CaptureError as `kwire.captures.packets.Reader` does, which reads first."""
+    that end in a record or are damaged. Raises CaptureError as `kwire.captures.packets.Reader` does, which reads
+    first."""
 
     def __init__(self, point: CapturePoint, stdin: BinaryIO | None = None, window_bytes: int = WINDOW_BYTES) -> None:
         self._point = point

@@ -1,4 +1,4 @@
-"""The Python interface: `replay.replay`. The command line calls the same `run.replay`, with the same options."""
+"""The Python interface: `kwire.replay`. The command line calls the same `run.replay`, with the same options."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kwire.replay import inputs, request, run
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayKeywords(request.ReplayRequest):
-    """Keywords of `replay.replay`: those of a request, and how captures are read. `port`: Kafka's; `keylog`: files."""
+    """Keywords of `kwire.replay`: those of a request, and how captures are read. `port`: Kafka's; `keylog`: files."""
 
     to: str
     out: str | os.PathLike[str]

@@ -176,7 +176,7 @@ def register(
     paths: Sequence[str | os.PathLike[str]],
     only: Container[str] | None = None,
 ) -> tuple[str, ...]:
-    """See `reports.register`. `only`: of the tables and views those of these names; None: all."""
+    """See `kwire.register`. `only`: of the tables and views those of these names; None: all."""
     opened = [datasets.open_dataset(path) for path in paths]
     _reading.setdefault(spark, []).extend(opened)
     made_names = _tables(spark, opened, only)

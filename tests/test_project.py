@@ -19,7 +19,8 @@ import pytest
 from tests.bench import generate
 from tests.shared import KWIRE, ROOT, SAMPLES, capture_files, sample_folders
 
-PACKAGES = ("captures", "analyzer", "replay", "reports")
+FOLDERS = ("captures", "analyzer", "replay", "reports")
+PACKAGES = ("kwire", *(f"kwire.{folder}" for folder in FOLDERS))
 TEXT = {".py", ".md", ".toml", ".txt", ".lock", ".yaml", ".yml", ".json", ".cfg", ".sql", ".sh", ""}
 
 
@@ -33,15 +34,19 @@ def tracked_files() -> list[Path]:
 
 def imported_by(statement: str) -> set[str]:
     """Top-level modules loaded after `statement` ran in a fresh interpreter."""
-    program = f"{statement}\nimport sys, json; print(json.dumps(sorted({{m.split('.')[0] for m in sys.modules}})))"
+    return {module.split(".")[0] for module in all_imported_by(statement)}
+
+
+def all_imported_by(statement: str) -> set[str]:
+    """All modules loaded after `statement` ran in a fresh interpreter."""
+    program = f"{statement}\nimport sys, json; print(json.dumps(sorted(sys.modules)))"
     ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     return set(json.loads(ran.stdout))
 
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_a_package_imports_and_says_what_it_is(package: str) -> None:
-    module = __import__(package)
-    assert module.__doc__
+    assert importlib.import_module(package).__doc__
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -59,18 +64,19 @@ def test_no_module_takes_the_name_of_a_public_function(package: str) -> None:
     public = {name for name in names if not isinstance(getattr(module, name), ModuleType)}
     modules = {each.name for each in pkgutil.iter_modules(module.__path__)}
     assert modules
-    assert not public & modules
+    assert not public & modules  # `kwire.replay` is both, which can be called
 
 
 def test_kwire_is_the_door_for_who_imports_it() -> None:
     """`import kwire` is light, and gives what the four packages offer, the very same objects."""
-    assert not imported_by("import kwire") & {"analyzer", "replay", "reports", "captures", "numpy", "pyarrow"}
+    loaded = all_imported_by("import kwire")
+    assert {module for module in loaded if module.startswith("kwire")} == {"kwire"}
+    assert not loaded & {"numpy", "pyarrow"}
     import kwire
-    from kwire import analyzer, replay, reports
+    from kwire import analyzer, reports
 
     for name in ("analyze", "exchanges", "open_dataset", "Dataset", "Exchange", "StoredDataset", "__version__"):
         assert getattr(kwire, name) is getattr(analyzer, name)
-    assert kwire.replay is replay.replay
     assert kwire.register is reports.register
     assert set(kwire.__all__) <= set(dir(kwire))
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
@@ -86,9 +92,9 @@ def test_the_console_script_begins_with_a_module_that_imports_nothing() -> None:
     """Until it is there nobody catches an interrupt."""
     console = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["kwire"]
     assert console == "kwire.analyzer.cli.start:command"
-    assert imported_by("import kwire.analyzer.cli.start") - imported_by("import __future__") == {"analyzer"}
-    for module in ("__init__", "cli/__init__", "cli/start"):
-        tree = ast.parse((ROOT / "analyzer" / f"{module}.py").read_text())
+    assert imported_by("import kwire.analyzer.cli.start") - imported_by("import __future__") == {"kwire"}
+    for module in ("kwire/__init__", "analyzer/__init__", "analyzer/cli/__init__", "analyzer/cli/start"):
+        tree = ast.parse((ROOT / f"{module}.py").read_text())
         at_top = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
         assert {getattr(node, "module", "") for node in at_top} <= {"__future__"}
 
@@ -235,11 +241,21 @@ def test_wheels_are_made_for_the_pythons_that_are_declared() -> None:
 
 
 def test_packaged_files_are_listed() -> None:
-    """The wheel holds the packages, `kwire.py`, and what they read at run time; nothing is found by luck."""
+    """The wheel holds the package and what it reads at run time; nothing is found by luck."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    assert settings["py-modules"] == ["kwire"]
-    assert settings["packages"]["find"]["include"] == [f"{package}*" for package in PACKAGES]
+    assert settings["packages"]["find"]["include"] == ["kwire*"]
+    assert {(ROOT / "kwire" / name).resolve() for name in FOLDERS} == {ROOT / name for name in FOLDERS}
     for package, patterns in settings["package-data"].items():
+        assert package in PACKAGES
         for pattern in patterns:
-            if package in ("captures", "analyzer") and "/*/" not in pattern and "*" in pattern:
-                assert list((ROOT / package).glob(pattern)), f"{package}: nothing matches {pattern}"
+            assert list(ROOT.joinpath(*package.split(".")).glob(pattern)), f"{package}: nothing matches {pattern}"
+
+
+def test_no_module_is_imported_under_two_names() -> None:
+    """The four folders lie at the top of the repository, where Python would find them as packages of their own: rules
+    and tables would be there twice."""
+    wrong = re.compile(rf"(?:^|[;\"'(])\s*(?:from|import) (?:{'|'.join(FOLDERS)})\b", re.MULTILINE)
+    for path in tracked_files():
+        if path.suffix in (".py", ".md", ".ipynb"):
+            match = wrong.search(path.read_text(encoding="utf-8"))
+            assert match is None, f"{path.relative_to(ROOT)}: {match[0]!r}: put `kwire.` before it"

@@ -28,13 +28,13 @@ from packaging.requirements import Requirement
 
 from kwire.captures import native, shipped
 from tests.shared import ROOT, SAMPLES
-from tests.test_project import PACKAGES, tracked_files
+from tests.test_project import FOLDERS, PACKAGES, tracked_files
 
 CAPTURE = SAMPLES / "codecs-franzgo-4.3" / "capture.pcap"
 SECONDS = 600
 """How long a command may take before a test gives up on it: kernels may have to be compiled."""
 
-DOCUMENTS = ("*.md", "reports/samples/*")
+DOCUMENTS = ("*.md", "kwire/reports/samples/*")
 """For readers of the sources: not in the wheel, but for those that a package names as data."""
 
 
@@ -42,10 +42,10 @@ DOCUMENTS = ("*.md", "reports/samples/*")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of what git tracks, and nothing that happens to lie beside it."""
     sources, built = tmp_path_factory.mktemp("sources"), tmp_path_factory.mktemp("wheel")
-    for path in tracked_files():
+    for path in [*tracked_files(), *(ROOT / "kwire" / folder for folder in FOLDERS)]:
         copy = sources / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, copy)
+        shutil.copyfile(path, copy, follow_symlinks=False)
     tool = [sys.executable, str(ROOT / "tools" / "wheel.py"), "--sources", str(sources), "--out", str(built)]
     options = ["--targets", "native", "--commands", "few"]
     plain = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}  # nothing is put beside the sources meanwhile
@@ -76,17 +76,19 @@ def kwire(installed: Path, folder: Path, *arguments: str) -> subprocess.Complete
 
 def test_the_wheel_holds_the_packages_and_their_data_and_no_tests(wheel: Path) -> None:
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    files = {path.relative_to(ROOT).as_posix(): path for path in tracked_files()}
-    wanted = {name for name in files if name == "kwire.py" or (name.partition("/")[0] in PACKAGES and "/" in name)}
-    compiled = {name for name in held if name.startswith("captures/object_code/")}
+    assert {name.partition("/")[0] for name in held} == {"kwire"}
+    files = {path.relative_to(ROOT).as_posix() for path in tracked_files()}
+    wanted = {name for name in files if name.startswith("kwire/")}
+    wanted |= {f"kwire/{name}" for name in files if name.partition("/")[0] in FOLDERS}
+    compiled = {name for name in held if name.startswith("kwire/captures/object_code/")}
     assert held - wanted == compiled
-    assert {name.split("/")[2] for name in compiled} == {"made.json", "native"}
+    assert {name.split("/")[3] for name in compiled} == {"made.json", "native"}
     left = {name for name in wanted - held if not any(fnmatch.fnmatch(name, pattern) for pattern in DOCUMENTS)}
     assert not left, "add them to package-data in pyproject.toml"
 
 
 def test_the_installed_packages_are_used(installed: Path, tmp_path: Path) -> None:
-    code = f"import sys; print([__import__(name).__file__ for name in {PACKAGES}])"
+    code = f"from importlib import import_module; print([import_module(name).__file__ for name in {PACKAGES}])"
     environment = {**os.environ, "PYTHONPATH": str(installed)}
     command = [sys.executable, "-S", "-c", code]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
@@ -167,24 +169,24 @@ def test_every_kernel_comes_along(tmp_path: Path) -> None:
 
 
 def another_numba(installed: Path) -> None:
-    description = installed / "captures" / "object_code" / "made.json"
+    description = installed / "kwire" / "captures" / "object_code" / "made.json"
     description.write_text(json.dumps({**json.loads(description.read_text()), "numba": "0.1"}))
 
 
 def another_processor(installed: Path) -> None:
-    description = installed / "captures" / "object_code" / "made.json"
+    description = installed / "kwire" / "captures" / "object_code" / "made.json"
     description.write_text(
         json.dumps({**json.loads(description.read_text()), "targets": {"native": ["no such feature"]}})
     )
 
 
 def edited(installed: Path) -> None:
-    with open(installed / "captures" / "links.py", "a", encoding="utf-8") as file:
+    with open(installed / "kwire" / "captures" / "links.py", "a", encoding="utf-8") as file:
         file.write("# edited\n")
 
 
 def damaged(installed: Path) -> None:
-    for kernel in (installed / "captures" / "object_code" / "native").iterdir():
+    for kernel in (installed / "kwire" / "captures" / "object_code" / "native").iterdir():
         kernel.write_bytes(kernel.read_bytes()[:-1])
 
 

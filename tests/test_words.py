@@ -72,7 +72,7 @@ def test_the_rule_counts_names_and_docstrings_and_no_longer_words() -> None:
 def packages() -> list[str]:
     """Return the dotted names of the product's packages that hold other modules."""
     folders = (path.parent for top in PACKAGES for path in (ROOT / top).rglob("__init__.py"))
-    return sorted(".".join(folder.relative_to(ROOT).parts) for folder in folders if _modules(folder))
+    return sorted(".".join(("kwire", *folder.relative_to(ROOT).parts)) for folder in folders if _modules(folder))
 
 
 def _modules(folder: Path) -> list[Path]:

@@ -3,12 +3,13 @@
     python tools/wheel.py [-o dist] [--sources .] [--targets x86-64-v3,x86-64-v2 | native] [--commands all | few]
 
 In: the sources as git tracks them (all of the folder where there is no git). Out: a wheel
-`kwire-VERSION-cp311-none-manylinux_2_17_x86_64.whl`: what `pip wheel` makes of them, and in `captures/object_code/` a
-file of object code for each kernel, each kind of arguments that kwire's own commands call it with, and each target
-(`captures/shipped.py` chooses; `tools/object_code.py` compiles). It depends on the very Numba and llvmlite that
-compiled, and on the minor version of Python that runs this: `make wheels` runs it with each. Rules: nothing is compiled
-from the checkout, but from what the wheel holds; a path of this machine, or an instruction that a target has not, ends
-the build. `native`: for this processor alone, and what this user's cache has already is not compiled again (for tests).
+`kwire-VERSION-cp311-none-manylinux_2_17_x86_64.whl`: what `pip wheel` makes of them, and in
+`kwire/captures/object_code/` a file of object code for each kernel, each kind of arguments that kwire's own commands
+call it with, and each target (`captures/shipped.py` chooses; `tools/object_code.py` compiles). It depends on the very
+Numba and llvmlite that compiled, and on the minor version of Python that runs this: `make wheels` runs it with each.
+Rules: nothing is compiled from the checkout, but from what the wheel holds; a path of this machine, or an instruction
+that a target has not, ends the build. `native`: for this processor alone, and what this user's cache has already is
+not compiled again (for tests).
 
 Where there is no Linux on x86-64 there are no targets, because object code for others could not be tried: install from
 source there, and kernels are compiled on first use.
@@ -35,13 +36,18 @@ PLATFORM = "manylinux_2_17_x86_64"
 """Object code calls nothing but memcpy and its kin: what Numba's own wheel needs is needed."""
 
 
+def is_copied(path: Path) -> bool:
+    """Files, and the links in `kwire/` to the folders of its packages."""
+    return path.is_file() or path.is_symlink()
+
+
 def tracked(sources: Path) -> list[Path]:
     """The files that belong to the project, relative to its folder."""
     command = ["git", "-C", str(sources), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     done = subprocess.run(command, capture_output=True, check=False) if (sources / ".git").exists() else None
     if done is None or done.returncode:
-        return [path.relative_to(sources) for path in sources.rglob("*") if path.is_file()]
-    return [Path(name) for name in os.fsdecode(done.stdout).split("\0") if name and (sources / name).is_file()]
+        return [path.relative_to(sources) for path in sources.rglob("*") if is_copied(path)]
+    return [Path(name) for name in os.fsdecode(done.stdout).split("\0") if name and is_copied(sources / name)]
 
 
 def pure_wheel(sources: Path, folder: Path) -> Path:
@@ -50,7 +56,7 @@ def pure_wheel(sources: Path, folder: Path) -> Path:
     for path in tracked(sources):
         if path.parts[0] != "tests":
             (copied / path).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(sources / path, copied / path)
+            shutil.copyfile(sources / path, copied / path, follow_symlinks=False)
     built = folder / "pure"
     options = ["--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check"]
     subprocess.run([sys.executable, "-m", "pip", "wheel", *options, f"--wheel-dir={built}", str(copied)], check=True)
@@ -76,7 +82,7 @@ def wait(*processes: subprocess.Popen[bytes]) -> None:
 def put_object_code(unpacked: Path, targets: list[str], commands: str) -> None:
     """Compile into the unpacked wheel."""
     kinds = unpacked.parent / "kinds.json"
-    folder = unpacked / "captures" / "object_code"
+    folder = unpacked / "kwire" / "captures" / "object_code"
     native = ["--native", str(folder)] if NATIVE in targets else []
     wait(worker(unpacked, "kinds", str(kinds), "--commands", commands, *native))
     others = [target for target in targets if target != NATIVE]
@@ -120,7 +126,7 @@ def retagged(unpacked: Path, native: bool) -> None:
     wheel = re.sub(r"(?m)^Root-Is-Purelib: .*$", "Root-Is-Purelib: false", wheel)
     tag = f"{python}-none-{'linux_x86_64' if native else PLATFORM}"
     (about / "WHEEL").write_text(re.sub(r"(?m)^Tag: .*$", f"Tag: {tag}", wheel), encoding="utf-8")
-    compiled = json.loads((unpacked / "captures" / "object_code" / "made.json").read_bytes())
+    compiled = json.loads((unpacked / "kwire" / "captures" / "object_code" / "made.json").read_bytes())
     metadata = (about / "METADATA").read_text(encoding="utf-8")
     for name in ("numba", "llvmlite"):
         line = f"Requires-Dist: {name}=={compiled[name]}"

@@ -1,4 +1,4 @@
-"""Columns that all events of frequent APIs have, for the logs (`kwire.analyzer.frame.log`) that collectors keep of them.
+"""Columns that all events of frequent APIs have, for the logs (`frame.log`) that collectors keep of them.
 
 In: exchanges of a window, in which text is a number of `Names`. Out: columns. Rule: no event makes a Python object.
 """

@@ -1,7 +1,7 @@
 """A capture point, end to end: windows of packets through the stages, over threads, as windows of what ended.
 
-In: a `CapturePoint`. Out: a `Window` for each (`kwire.analyzer.bulk.rows`). Reading and connection tracking run ahead of
-the shards by one window; each shard takes the connections whose slot is its number modulo the number of shards. What
+In: a `CapturePoint`. Out: a `Window` for each (`kwire.analyzer.bulk.rows`). Reading and connection tracking run ahead
+of the shards by one window; each shard takes the connections whose slot is its number modulo the number of shards. What
 comes out depends on the packets alone: each window is in order of the packet that completed its rows, and windows
 follow one another.
 
@@ -46,7 +46,8 @@ class Settings:
     shards           what connections are divided into, each the work of one thread at a time. All look at all packets,
                      and rows of several are put in order, so as few as keep up with who reads and stores
     window_bytes     bytes of capture read at a time
-    large_bytes      the same as long as so many do not hold too much (`kwire.captures.windows.WindowSize`); 0: it is always
+    large_bytes      the same as long as so many do not hold too much (`kwire.captures.windows.WindowSize`); 0: it is
+    always
                      `window_bytes`
     ports            server ports that are Kafka whatever their content looks like
     keep_messages    hand out the raw bytes of messages: of all, or of some APIs (but of none above 4 MiB)

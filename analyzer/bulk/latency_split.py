@@ -1,7 +1,7 @@
 """Where the time of each exchange went, as far as it and its connection say.
 
-In: the columns of a window's exchanges. Out: the columns of the parts, filled in place (`kwire.analyzer.analysis.latency`
-says
+In: the columns of a window's exchanges. Out: the columns of the parts, filled in place
+(`kwire.analyzer.analysis.latency` says
 what each is and what it adds itself). Rules: a row is worked out by itself; times are nanoseconds, parts microseconds,
 each time rounded down to microseconds before it is subtracted, as the table `exchanges` has them.
 """

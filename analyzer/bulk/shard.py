@@ -1,4 +1,4 @@
-"""One shard's framing and matching: owns the tables of `kwire.analyzer.bulk.state`, grows them, and hands out what has ended.
+"""One shard's framing and matching: owns the tables of `state`, grows them, and hands out what has ended.
 
 In: `Segments`, window by window. Out: a `ShardResult` for each: exchanges that ended, connections that ended,
 facts and (where asked for) raw messages. Kernels never allocate: they come back with the table that is full.

@@ -1,8 +1,8 @@
 """Result of one window of one shard, with symbols and slots in the shard's own numbering.
 
 In: the shard's tables. Out: copies of their rows, and the counters of connections by name, so that no later stage knows
-which columns `kwire.captures.streams` and `kwire.analyzer.bulk.state` keep them in. `rows.ShardMerger` makes a `Window` of the
-results of all shards.
+which columns `kwire.captures.streams` and `kwire.analyzer.bulk.state` keep them in. `rows.ShardMerger` makes a `Window`
+of the results of all shards.
 """
 
 from __future__ import annotations

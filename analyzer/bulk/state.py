@@ -201,7 +201,7 @@ DECODED_STATE, TRUNCATED_STATE, UNDECODED_STATE = 0, 1, 2
     R_TOO_MANY,  # more requests without an answer than a connection may have
 ) = range(11)
 
-# --- topic-partitions of an exchange (`kwire.analyzer.bulk.partitions`) -----------------------------------------------------
+# --- topic-partitions of an exchange (`kwire.analyzer.bulk.partitions`) -----------------------------------------------
 # Output and windows have the first P_COLUMNS of these, those of exchanges in progress one more, P_PENDING_COLUMNS.
 (
     P_OWNER,  # row of its exchange in the same output, or the same window

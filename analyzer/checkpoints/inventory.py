@@ -69,7 +69,8 @@ _PLAIN: Final = (
     "kwire.analyzer.bulk.state.Output",
     "kwire.analyzer.bulk.purgatory.PurgatoryState",
     "kwire.analyzer.bulk.zookeeper.ZooKeeperConversations:_kind _spoken",
-    "kwire.analyzer.bulk.shard.Conversations:_state _v _strings_out _lists_out _most_strings _most_lists _overheard _spare",
+    "kwire.analyzer.bulk.shard.Conversations:"
+    "_state _v _strings_out _lists_out _most_strings _most_lists _overheard _spare",
     "kwire.analyzer.bulk.rows.Names",
     "kwire.analyzer.bulk.rows._Symbols",
     "kwire.analyzer.bulk.rows.Message",

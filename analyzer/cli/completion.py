@@ -1,7 +1,7 @@
 """`kwire completion`: what a shell must know to complete commands, options and their choices.
 
-In: the declarations of commands (`kwire.analyzer.options`). Out: a script for bash, zsh or fish. Where no word is known (a
-capture, a filter) files are offered.
+In: the declarations of commands (`kwire.analyzer.options`). Out: a script for bash, zsh or fish. Where no word is known
+(a capture, a filter) files are offered.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Group errors to runs: answers of one error to a client about one subject, until a good answer.
 
-In: a capture point. Out: `Run`s, each judged (`kwire.analyzer.protocol.error_severity`). Rules (measured on brokers of nine
-versions): a client backs off 0.1 to 1 s, so that ten answers are seconds of trying; what passes by itself has passed
-within 5 s; one thing is a group, a transactional id, a topic or a topic-partition; whose connection it was does not
-matter, for coordinators answer on one what is mended on another.
+In: a capture point. Out: `Run`s, each judged (`kwire.analyzer.protocol.error_severity`). Rules (measured on brokers of
+nine versions): a client backs off 0.1 to 1 s, so that ten answers are seconds of trying; what passes by itself has
+passed within 5 s; one thing is a group, a transactional id, a topic or a topic-partition; whose connection it was does
+not matter, for coordinators answer on one what is mended on another.
 """
 
 from __future__ import annotations

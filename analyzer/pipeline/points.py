@@ -1,8 +1,8 @@
 """Read capture points to their end.
 
 In: a capture point or a partition of log files, how to read it and what to keep of it (`AnalysisOptions`). Out: (name
-of a table, rows), and a `PointResult`. The public functions (`kwire.analyzer.api`), the tasks of Spark and shares of a point
-(`shares`) are made of these.
+of a table, rows), and a `PointResult`. The public functions (`kwire.analyzer.api`), the tasks of Spark and shares of a
+point (`shares`) are made of these.
 """
 
 from __future__ import annotations

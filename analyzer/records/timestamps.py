@@ -37,7 +37,8 @@ def _note(time: Int, out: Table, row: Int) -> None:
 @kernel
 def look(heap: Bytes, at: Table, length: Table, headers: Flag, out: Table) -> None:
     """Fill `out` int64[A_COLUMNS, n] for the sets at heap[at[i] : at[i] + length[i]]; what is cut off at the end of a
-    set is left out. `headers`: they are the headers of sets alone (`kwire.analyzer.bulk.engine.Settings.record_headers`)."""
+    set is left out. `headers`: they are the headers of sets alone
+    (`kwire.analyzer.bulk.engine.Settings.record_headers`)."""
     for row in range(min(len(at), len(length), out.shape[1])):
         out[A_RECORDS, row] = 0
         out[A_BYTES, row] = 0

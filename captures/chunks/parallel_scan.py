@@ -2,8 +2,8 @@
 
 In: a capture point. Out: what a `Reader` gives. Rules: chunks are read ahead, each from a guessed start, by threads
 that know nothing of one another; each guess is verified by where the chunk before it ended, and one that was wrong is
-read again (`kwire.captures.chunks.chunk_reader`). So a wrong guess costs time and changes nothing. While too many are wrong,
-nothing is guessed. How far is read ahead is bounded.
+read again (`kwire.captures.chunks.chunk_reader`). So a wrong guess costs time and changes nothing. While too many are
+wrong, nothing is guessed. How far is read ahead is bounded.
 """
 
 from __future__ import annotations

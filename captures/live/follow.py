@@ -1,10 +1,10 @@
 """A folder in which another tool rotates captures, read as they are written: file after file, the newest as it grows.
 
-In: a folder. Out: what `kwire.captures.packets.Reader` takes for stdin: the bytes of one file until it has ended, then those
-of the next; as `paths`, a `-` for each. Rules: the oldest comes first; a file has ended when all of it was read and a
-newer one is there, or when it was cut short to be used again; a file is known by its place on the disk and its first
-packet's time, and by its name without `.gz` and `.zst`, so that one that is renamed or packed is not read twice, and
-one that is used again is.
+In: a folder. Out: what `kwire.captures.packets.Reader` takes for stdin: the bytes of one file until it has ended, then
+those of the next; as `paths`, a `-` for each. Rules: the oldest comes first; a file has ended when all of it was read
+and a newer one is there, or when it was cut short to be used again; a file is known by its place on the disk and its
+first packet's time, and by its name without `.gz` and `.zst`, so that one that is renamed or packed is not read twice,
+and one that is used again is.
 """
 
 from __future__ import annotations

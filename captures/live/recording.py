@@ -1,9 +1,9 @@
 """Chunks to capture files: one, or a bounded row of them, with what was lost beside each.
 
 In: `Chunk`s, the time, drop counters. Out: pcap files (pcapng where the name ends so) of mode 0600, and FILE.stats.json
-beside each, which `kwire.captures.files` reads. Rules: every write ends where a record ends, so that a file is whole whenever
-the process dies; a full disk cuts off what did not fit and keeps the rest; only files that a row's name fits are ever
-deleted or replaced, and what is no capture is never overwritten.
+beside each, which `kwire.captures.files` reads. Rules: every write ends where a record ends, so that a file is whole
+whenever the process dies; a full disk cuts off what did not fit and keeps the rest; only files that a row's name fits
+are ever deleted or replaced, and what is no capture is never overwritten.
 
 Sources: draft-ietf-opsawg-pcap, draft-ietf-opsawg-pcapng.
 """

@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 from time import monotonic
 from typing import Final
 
@@ -75,7 +76,7 @@ class Tool:
         self.interface, self.expression, self.how = interface, expression, tool
         self.problem = ""
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (closed in `close`)
-        root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+        root = str(Path(__file__).absolute().parents[3])  # the folder that holds the package `kwire`
         path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
         # A session of its own: Ctrl-C is ours to hear, and we tell the tool.
         self._process = subprocess.Popen(

@@ -1,7 +1,7 @@
 """State of one direction of a TLS connection.
 
-In and out: the state as `kwire.captures.tls.session` and `kwire.captures.tls.runs` change it. Rule: offsets count the direction's
-bytes from the first that was seen, holes included.
+In and out: the state as `kwire.captures.tls.session` and `kwire.captures.tls.runs` change it. Rule: offsets count the
+direction's bytes from the first that was seen, holes included.
 """
 
 from __future__ import annotations

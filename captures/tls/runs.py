@@ -4,8 +4,8 @@ In: a window's rows, and directions whose traffic keys are at hand, each with wh
 plaintext, in the order in which their records became whole. Rules
 
 - A direction stops before its first record that does not authenticate, or holds anything but application data, and
-  before its first row that is no payload; `kwire.captures.tls.session` goes on there, as if nothing had been done before. The
-  reference implementation of this is the session itself.
+  before its first row that is no payload; `kwire.captures.tls.session` goes on there, as if nothing had been done
+  before. The reference implementation of this is the session itself.
 - All directions of a window are one call: what happens between calls is Python's, of which only one thread has a turn.
 """
 

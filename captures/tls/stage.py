@@ -167,8 +167,8 @@ class Stage:
         self, segments: Segments, blocks: Sequence[tuple[int, bytes]] = (), connections: np.ndarray | None = None
     ) -> Segments:
         """One window. `blocks`: all secrets that pcapng files brought so far, each with the ordinal of the packet that
-        comes next; `connections`: the rows of `kwire.captures.streams` by slot, where those matter that the capture did not
-        see begin."""
+        comes next; `connections`: the rows of `kwire.captures.streams` by slot, where those matter that the capture did
+        not see begin."""
         self.over = {}
         self._connections = connections
         rows = segments.rows

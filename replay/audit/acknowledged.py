@@ -1,10 +1,10 @@
 """Collect what a target acknowledged in a replay: each record, and the offset at which it must be.
 
-In: the pairs of a RUN (`kwire.replay.diff.pairs`). Out: a `Partition` for each topic-partition; told what was read of it, it
-says what is missing and what is out of order. Pure. Rules: a record is there if its key, value and headers lie at the
-offset that the target gave for it, and no other one counts for it; of an order only what one producer (without an id:
-one client, on connections of which one had ended before the next wrote there) had stored when captured is a promise;
-what the replay itself deleted is not awaited.
+In: the pairs of a RUN (`kwire.replay.diff.pairs`). Out: a `Partition` for each topic-partition; told what was read of
+it, it says what is missing and what is out of order. Pure. Rules: a record is there if its key, value and headers lie
+at the offset that the target gave for it, and no other one counts for it; of an order only what one producer (without
+an id: one client, on connections of which one had ended before the next wrote there) had stored when captured is a
+promise; what the replay itself deleted is not awaited.
 """
 
 from __future__ import annotations

@@ -252,7 +252,7 @@ def read_exchanges(
     """Read the exchanges of captures, about in order of their requests, or (not `ordered`; stdin always) as they end.
 
     `look`: as of `kwire.analyzer.api.light`; frames of Produce and Fetch are not kept then. Raises CaptureError and
-    FilterError as `analyzer.exchanges` does.
+    FilterError as `kwire.exchanges` does.
     """
     from kwire.analyzer import api
     from kwire.analyzer.analysis import traffic_summary
@@ -284,5 +284,5 @@ def from_captures(
     notes: list[str] | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> list[Session]:
-    """Read captures as `how` says. Raises CaptureError and FilterError as `analyzer.exchanges` does."""
+    """Read captures as `how` says. Raises CaptureError and FilterError as `kwire.exchanges` does."""
     return gathered(read_exchanges(captures, how=how, filter=filter, notes=notes, progress=progress))

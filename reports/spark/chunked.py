@@ -15,9 +15,9 @@ many connections come and go, for so long, that some are forgotten, they read th
 of all packets (some 40 bytes each).
 
 Where a chunk's first record is, and how it is to be read, is a guess. The driver takes the chunks' results in order,
-and has those read again whose guess was wrong (`kwire.captures.chunks.chunk_reader.ChunkJoiner`). Where that is more than a
-tenth, or where there is but one chunk (as of compressed files), the caller decodes the point whole, in one task. The
-cost is room for up to a second copy of all TCP packets, in the folder of the unfinished dataset.
+and has those read again whose guess was wrong (`kwire.captures.chunks.chunk_reader.ChunkJoiner`). Where that is more
+than a tenth, or where there is but one chunk (as of compressed files), the caller decodes the point whole, in one task.
+The cost is room for up to a second copy of all TCP packets, in the folder of the unfinished dataset.
 
 Filters and records of internal topics need names of topic ids that any connection may tell, later ones too: for them
 the shares are read for all names first (`_topic_names`), in a stage that makes no rows.

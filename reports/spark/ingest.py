@@ -90,7 +90,7 @@ def analyze(
     chunk_bytes: int | None = None,
     tell: Tell = lambda _: None,
 ) -> Dataset:
-    """Decode captures in Spark and write them to `out` as a dataset; arguments as in `analyzer.analyze`.
+    """Decode captures in Spark and write them to `out` as a dataset; arguments as in `kwire.analyze`.
 
     threads: of each task; split_bytes: a capture point whose files hold more is read in chunks (None: more than 16 GiB,
     where Spark has five cores or more), all others by one task each; chunk_bytes: the size of a chunk, each read by one

@@ -1,7 +1,7 @@
 """Merge the shares of a capture point into the dataset's files, in Spark's tasks.
 
-In: the shares of a capture point, which tasks decoded (`kwire.analyzer.pipeline.shares`). Out: the dataset files that the
-local engine would write for it, row for row and in the same order.
+In: the shares of a capture point, which tasks decoded (`kwire.analyzer.pipeline.shares`). Out: the dataset files that
+the local engine would write for it, row for row and in the same order.
 
 ```
  share 0 of k ──▶ rows, facts ─┐

@@ -151,7 +151,7 @@ class PushingSource(CaptureSource):
 
 
 def register_source(spark: Any) -> None:
-    """See `reports.register_source`."""
+    """See `kwire.register_source`."""
     pushes = spark.conf.get("spark.sql.python.filterPushdown.enabled", "false") == "true"
     spark.dataSource.register(PushingSource if pushes else CaptureSource)
 

@@ -1,8 +1,8 @@
 """Completion of filters: names, operators, values that occur with their counts, `and` and `or`.
 
 In: a filter as far as it is typed, and the cursor's position. Out: the word to replace and candidates, best first.
-Rules: names are those of the language (`kwire.analyzer.filter`); counts are exact, over all exchanges; every candidate is
-valid where it is offered.
+Rules: names are those of the language (`kwire.analyzer.filter`); counts are exact, over all exchanges; every candidate
+is valid where it is offered.
 """
 
 from __future__ import annotations

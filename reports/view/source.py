@@ -1,8 +1,8 @@
 """Mapped columns as columns that filters are evaluated on.
 
-In: `Columns`. Out: `ExchangeColumns` of `kwire.analyzer.filter`, so that the page's filter is the one of `kwire show`. Rules:
-a test is applied once to each distinct value and list, of which there are few, and rows only look up the result. They
-are processed in slices that fit the processor's cache.
+In: `Columns`. Out: `ExchangeColumns` of `kwire.analyzer.filter`, so that the page's filter is the one of `kwire show`.
+Rules: a test is applied once to each distinct value and list, of which there are few, and rows only look up the result.
+They are processed in slices that fit the processor's cache.
 """
 
 from __future__ import annotations

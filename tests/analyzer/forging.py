@@ -1,7 +1,7 @@
 """Forge Kafka conversations for tests, and read them with kwire.
 
-Messages are encoded by `kwire.analyzer.protocol.encoding`, which the golden files prove against Kafka's own code; packets
-are made by `tests.captures.forge`. `read` also checks the coverage of each capture, in every test that uses it.
+Messages are encoded by `kwire.analyzer.protocol.encoding`, which the golden files prove against Kafka's own code;
+packets are made by `tests.captures.forge`. `read` also checks the coverage of each capture, in every test that uses it.
 """
 
 from __future__ import annotations

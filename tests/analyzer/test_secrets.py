@@ -1,7 +1,7 @@
 """Mask secrets in unmarked places: answers without requests, raw SASL tokens, copied metadata logs.
 
-proves: kwire.analyzer.messages.raw_messages, kwire.analyzer.records.internal_topics, kwire.analyzer.records.log_names. (Passwords are
-made up.)
+proves: kwire.analyzer.messages.raw_messages, kwire.analyzer.records.internal_topics, kwire.analyzer.records.log_names.
+(Passwords are made up.)
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     python -m tests.bench.tls                    # 64 MiB of records of 16 KiB and of 300 B, over 1 and 8 connections
     python -m tests.bench.tls --size 256M --mss 60000
 
-Windows of segments go through `kwire.captures.tls.stage` as the engine hands them over: 1,448 bytes a packet with room for
-its headers between, windows of 8 MiB, one shard, or two in two threads. The plain loop has its nonces and slices ready.
-Best of several, in turn; processor time for one core, wall time for two against one. All text that comes out is
+Windows of segments go through `kwire.captures.tls.stage` as the engine hands them over: 1,448 bytes a packet with room
+for its headers between, windows of 8 MiB, one shard, or two in two threads. The plain loop has its nonces and slices
+ready. Best of several, in turn; processor time for one core, wall time for two against one. All text that comes out is
 compared.
 """
 

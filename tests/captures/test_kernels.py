@@ -323,7 +323,8 @@ def run(code: str, cache: Path, **environment: str) -> str:
 
 
 PROGRESS = (
-    "import sys, numpy as np; from kwire.captures import kernels; from tests.captures.test_kernels import nothing, corner;"
+    "import sys, numpy as np; from kwire.captures import kernels;"
+    "from tests.captures.test_kernels import nothing, corner;"
     "told = []; kernels.tell(told.append);"
     "nothing(np.arange(4)); nothing(np.arange(4)); nothing(np.arange(4, dtype=np.int8));"
     "print([now and (now.kernel.rpartition('.')[2], now.number) for now in told], len(kernels.compiled_here()),"

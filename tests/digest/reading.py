@@ -1,6 +1,6 @@
 """Digests of what kwire reads: tables, coverage, summaries, and what `kwire show` prints.
 
-In: captures, by the public doors only (`analyzer.analyze`, `analyzer.open_dataset`, the command line): files below them
+In: captures, by the public doors only (`kwire.analyze`, `kwire.open_dataset`, the command line): files below them
 may move. Out: JSON values, digests in the place of columns and of texts. Rules: no path, no time of a file, no version.
 """
 

@@ -1,4 +1,4 @@
-"""The Python door: `replay.replay`, whatever else of the package was imported before.
+"""The Python door: `kwire.replay`, whatever else of the package was imported before.
 
 Proves: replay/api.py
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kwire import replay
+import kwire
 from kwire.analyzer.cli import parser
 from kwire.analyzer.options.declare import declarations
 from kwire.analyzer.options.replay import ReplayOptions
@@ -37,9 +37,13 @@ OTHERWISE = {
 
 
 def test_no_module_of_the_package_takes_the_doors_name() -> None:
-    for module in pkgutil.walk_packages(replay.__path__, "replay."):
+    """Python makes the package an attribute of the one above it: `kwire.replay` is the package, which can be called."""
+    package = importlib.import_module("kwire.replay")
+    for module in pkgutil.walk_packages(package.__path__, "kwire.replay."):
         importlib.import_module(module.name)
-    assert replay.replay is api.replay
+    assert package.replay is api.replay
+    assert vars(kwire)["replay"] is package
+    assert inspect.signature(kwire.replay) == inspect.signature(api.replay)
 
 
 def test_it_takes_what_the_command_takes_under_the_same_names() -> None:
@@ -55,7 +59,7 @@ def test_what_is_asked_for_in_python_is_what_the_command_does(monkeypatch: pytes
         seen.append((len(captured.sessions), wanted, out, wait))
 
     monkeypatch.setattr(run, "replay", noted)
-    replay.replay(
+    kwire.replay(
         CAPTURE,
         to="h:1",
         out=tmp_path,
@@ -142,6 +146,6 @@ def test_what_is_asked_for_in_python_is_what_the_command_does(monkeypatch: pytes
 def test_what_it_cannot_take_is_a_problem_with_a_hint(tmp_path: Path, wrong: dict[str, Any], expected: str) -> None:
     options: dict[str, Any] = {"to": "localhost:9092", "out": tmp_path / "run", **wrong}
     with pytest.raises(KwireError) as problem:
-        replay.replay(CAPTURE, **options)
+        kwire.replay(CAPTURE, **options)
     assert str(problem.value) == expected
     assert problem.value.hint

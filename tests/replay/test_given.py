@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from kwire import analyzer, replay
+import kwire
+from kwire import analyzer
 from kwire.analyzer.cli import parser
 from kwire.analyzer.protocol import api_keys
 from kwire.captures.errors import KwireError
@@ -52,7 +53,7 @@ def test_a_run_does_not_take_the_place_of_what_is_replayed(
         assert line == f"-o {out}: holds the capture itself"
     inside.unlink()
     with pytest.raises(KwireError, match="is the capture itself"):
-        replay.replay(folder, to="127.0.0.1:1", out=out)
+        kwire.replay(folder, to="127.0.0.1:1", out=out)
     assert sorted(folder.rglob("*")) == there
 
 

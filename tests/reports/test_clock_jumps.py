@@ -1,7 +1,8 @@
 """A clock that jumps by decades costs no memory: nothing is as large as a span of time divided by a width.
 
 Each step runs in one process of its own, which measures what Python and NumPy take, and what the process takes in all.
-Proves: kwire.analyzer.findings.network, kwire.analyzer.frame.grouping, kwire.reports.page.sections, kwire.reports.view.heatmap, timeline.
+Proves: kwire.analyzer.findings.network, kwire.analyzer.frame.grouping, kwire.reports.page.sections,
+kwire.reports.view.heatmap, timeline.
 """
 
 from __future__ import annotations

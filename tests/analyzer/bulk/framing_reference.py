@@ -1,10 +1,10 @@
 """Framing and seeking once more, slow and plain: the reference that the kernels are compared with.
 
-In: segments of a shard, in order, as `kwire.captures.streams` gives them. Out: for each connection that ends whether it is
-Kafka, who asks, its frames (side, ordinal, bytes, where the packet of the first byte lies), and bytes passed over or
-incomplete. It follows the table of modes in `kwire.analyzer.bulk.framing`, and shares nothing with the kernels but Kafka's
-definitions: bytes are a bytearray a direction, a message is walked along the JSON definitions. It knows no limits on
-sizes, no `--port`, and nothing that may stand before Kafka: `test_framing` takes that
+In: segments of a shard, in order, as `kwire.captures.streams` gives them. Out: for each connection that ends whether it
+is Kafka, who asks, its frames (side, ordinal, bytes, where the packet of the first byte lies), and bytes passed over or
+incomplete. It follows the table of modes in `kwire.analyzer.bulk.framing`, and shares nothing with the kernels but
+Kafka's definitions: bytes are a bytearray a direction, a message is walked along the JSON definitions. It knows no
+limits on sizes, no `--port`, and nothing that may stand before Kafka: `test_framing` takes that
 away before (`prefixes` has tests of its own).
 """
 

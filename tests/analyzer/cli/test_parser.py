@@ -90,7 +90,7 @@ def test_what_needs_no_capture_loads_nothing_heavy(words: str) -> None:
     )
     assert done.returncode == (0 if words.endswith(("help", "version")) else 2)
     loaded = set(done.stderr.splitlines()[-1].split()[1:])
-    assert "analyzer" in loaded
+    assert "kwire" in loaded
     assert loaded & HEAVY == set()
 
 

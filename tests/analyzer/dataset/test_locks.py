@@ -161,7 +161,10 @@ def test_wait_waits_and_says_so(sources: dict[str, Path], tmp_path: Path) -> Non
 
 
 def test_a_lock_ends_with_its_process(sources: dict[str, Path], tmp_path: Path) -> None:
-    code = "import os, sys; from kwire.analyzer.dataset import dataset; dataset.Writer(sys.argv[1]); os.kill(os.getpid(), 9)"
+    code = (
+        "import os, sys; from kwire.analyzer.dataset import dataset; "
+        "dataset.Writer(sys.argv[1]); os.kill(os.getpid(), 9)"
+    )
     for _ in range(2):
         subprocess.run([sys.executable, "-c", code, str(tmp_path / "data")], cwd=ROOT, check=False)
         assert len(list(tmp_path.glob(".data.????????.new"))) == 1, "the second run has cleared what the first left"

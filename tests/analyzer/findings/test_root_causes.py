@@ -1,5 +1,5 @@
-"""Brokers that went are those that a plain walk over all connections finds. Proves: kwire.analyzer.findings.root_causes;
-rules that rest on them are in `test_rules`."""
+"""Brokers that went are those that a plain walk over all connections finds. Proves:
+kwire.analyzer.findings.root_causes; rules that rest on them are in `test_rules`."""
 
 from __future__ import annotations
 

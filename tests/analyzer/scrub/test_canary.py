@@ -1,6 +1,7 @@
 """A marker in every string and bytes field of every API in every version, and none afterwards.
 
-proves: kwire.analyzer.scrub.message_spans, kwire.analyzer.scrub.spans, kwire.analyzer.scrub.content, kwire.analyzer.protocol.project.
+proves: kwire.analyzer.scrub.message_spans, kwire.analyzer.scrub.spans, kwire.analyzer.scrub.content,
+kwire.analyzer.protocol.project.
 """
 
 from __future__ import annotations

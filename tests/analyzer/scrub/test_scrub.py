@@ -1,7 +1,7 @@
 """`kwire scrub` from file to file: what it writes analyses to the same tables, and nothing of the original is in it.
 
-proves: kwire.analyzer.scrub.rewrite, kwire.analyzer.scrub.prefixes, kwire.analyzer.scrub.streams, kwire.analyzer.scrub.packets,
-kwire.analyzer.scrub.verification, kwire.analyzer.scrub.command, kwire.captures.dissect.
+proves: kwire.analyzer.scrub.rewrite, kwire.analyzer.scrub.prefixes, kwire.analyzer.scrub.streams,
+kwire.analyzer.scrub.packets, kwire.analyzer.scrub.verification, kwire.analyzer.scrub.command, kwire.captures.dissect.
 """
 
 from __future__ import annotations

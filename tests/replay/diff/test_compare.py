@@ -24,6 +24,7 @@ from kwire.replay.diff.reader_progress import other_form
 from kwire.replay.diff.record_facts import Form
 from kwire.replay.diff.text import as_text
 from tests.replay.forging import Body, batch, pair
+from tests.shared import ROOT
 
 UNEXPECTED = None
 Wanted = tuple[str | None, str, str]
@@ -1114,13 +1115,9 @@ def test_every_rule_is_explained() -> None:
 
 
 def test_every_rule_and_kind_of_noise_is_documented() -> None:
-    from pathlib import Path
-
-    from kwire import replay
     from kwire.replay.diff.fields import NOISE
 
-    assert replay.__file__ is not None
-    text = (Path(replay.__file__).parent / "diff" / "DIFF.md").read_text()
+    text = (ROOT / "replay" / "diff" / "DIFF.md").read_text()
     for name, about in [*RULES.items(), *((kind.value, about) for kind, about in NOISE.items())]:
         assert f"| `{name}` | {about} |" in text
 
