@@ -135,24 +135,24 @@ def _undelivered(d: np.ndarray, other: np.ndarray, toward: str) -> dict[str, np.
     d, other: rows of `kwire.captures.streams` of the direction, and of the one that acknowledges; toward: `broker` or
     `client`."""
     top = d[:, t.D_MAX_ACK]
-    told = (other[:, t.D_PACKETS] > 0) & (top >= 0) & (d[:, t.D_HIGH] >= 0)
+    known = (other[:, t.D_PACKETS] > 0) & (top >= 0) & (d[:, t.D_HIGH] >= 0)
     held = np.zeros(len(d), np.int64)
     for block in range(t.SACK_RANGES):
         low, high = d[:, t.D_SACK_0 + 2 * block], d[:, t.D_SACK_0 + 2 * block + 1]
         held += np.where(high > top, high - np.maximum(low, top), 0)
-    sent = np.where(told, np.maximum(d[:, t.D_HIGH] - top, 0), 0)
+    sent = np.where(known, np.maximum(d[:, t.D_HIGH] - top, 0), 0)
     held = np.minimum(held, sent)
-    again = told & (d[:, t.D_AGAIN_AT] == top) & (d[:, t.D_AGAIN] > 0)
-    unseen = told & ~again & (d[:, t.D_NEVER_BYTES] > 0)
+    again = known & (d[:, t.D_AGAIN_AT] == top) & (d[:, t.D_AGAIN] > 0)
+    unseen = known & ~again & (d[:, t.D_NEVER_BYTES] > 0)
     waits = sent - held > 0
     since = np.where(again, d[:, t.D_AGAIN_NS], np.where(unseen, d[:, t.D_HOLE_NS], s.NULL))
     sends = np.where(again, 1 + d[:, t.D_AGAIN], np.where(unseen, 0, 1))
     return {
-        f"unacknowledged_bytes_to_{toward}": np.where(told, sent - held, s.NULL),
+        f"unacknowledged_bytes_to_{toward}": np.where(known, sent - held, s.NULL),
         f"unacknowledged_since_to_{toward}": np.where(waits, since, s.NULL),
         f"unacknowledged_sends_to_{toward}": np.where(waits, sends, s.NULL),
         f"unacknowledged_segment_to_{toward}": np.where(waits & again, d[:, t.D_AGAIN_LENGTH], s.NULL),
-        f"sacked_bytes_to_{toward}": np.where(told, held, s.NULL),
+        f"sacked_bytes_to_{toward}": np.where(known, held, s.NULL),
         f"sacked_segment_to_{toward}": np.where(d[:, t.D_SACK_LENGTH] > 0, d[:, t.D_SACK_LENGTH], s.NULL),
     }
 

@@ -230,8 +230,8 @@ def _begun(capture: CaptureFrame) -> dict[tuple[int, ...], np.ndarray]:
     rate=10_000_000,
 )
 def retransmission(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
-    told = capture.doubled | undelivered.links(capture)
-    again = np.where(told, 0, capture.link_numbers("retransmissions"))
+    explained = capture.doubled | undelivered.links(capture)
+    again = np.where(explained, 0, capture.link_numbers("retransmissions"))
     packets = capture.link_numbers("client_packets") + capture.link_numbers("broker_packets")
     repaired = _repaired(capture, at.repair_ms, at.rate) if again.any() else {}
     for client_, broker, links in _pairs(capture, np.flatnonzero(again)):
@@ -374,9 +374,9 @@ def connection_reset(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     rows = capture.exchanges
     still = spill.true_rows(rows.status == IN_FLIGHT) if not capture.loses else capture.left_open[:0]
     open_ = arrow.distinct(np.concatenate([rows.link[capture.left_open], rows.link[still]]))
-    told = root_causes.explained_links(capture) | undelivered.links(capture)
-    told[rows.link[sessions.expired(capture)]] = True
-    open_ = open_[~told[open_] & capture.unbroken[open_]]
+    explained = root_causes.explained_links(capture) | undelivered.links(capture)
+    explained[rows.link[sessions.expired(capture)]] = True
+    open_ = open_[~explained[open_] & capture.unbroken[open_]]
     open_ = open_[~arrow.among(open_, arrow.distinct(rows.link[root_causes.oversized(capture)]))]
     reset = np.array([link for link in open_.tolist() if capture.closed[link] == "rst"], np.int64)
     ended = capture.link_times("last_time")

@@ -33,9 +33,9 @@ def expired(capture: CaptureFrame) -> np.ndarray:
     link = exchanges.link[open_]
     lifetime = lifetimes[capture.client[open_]] * 1000
     over = login[link] + lifetime
-    asked = exchanges.request_time[open_]
+    requested = exchanges.request_time[open_]
     closed = capture.link_times("last_time")[link]
-    late = (login[link] != NULL) & (lifetime > 0) & (asked >= over) & (closed - asked <= _CLOSE_US)
+    late = (login[link] != NULL) & (lifetime > 0) & (requested >= over) & (closed - requested <= _CLOSE_US)
     result: np.ndarray = open_[ended[link] & late]
     return result
 
@@ -67,8 +67,8 @@ def _last_login(capture: CaptureFrame) -> np.ndarray:
     why="A fact: brokers close a connection on the first request after its session's lifetime (KIP-368).",
     suppressed_when="The client authenticated again in time; the answer to its login stated no lifetime; the client "
     "closed, or the request was answered.",
-    advice="A client that authenticates again (Java 2.2, librdkafka 1.6 for OAUTHBEARER), or a longer "
-    "connections.max.reauth.ms, or token. Clients connect again by themselves.",
+    advice="A client that authenticates again in time (KIP-368), or a longer connections.max.reauth.ms or token. "
+    "Most clients connect again by themselves.",
     evidence="a session of ten seconds that ran out; forged: a request after its session, and one before its end",
     by_clock=True,
 )
@@ -79,16 +79,16 @@ def session_expired(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         links = arrow.distinct(capture.exchanges.link[some])
         who = capture.who(int(capture.client[some[0]]), int(capture.broker[some[0]]))
         lifetime = int(lifetimes[capture.client[some[0]]]) * 1000
-        asked = capture.exchanges.request_time[some]
-        over = int((asked - login[capture.exchanges.link[some]]).max()) - lifetime
+        requested = capture.exchanges.request_time[some]
+        over = int((requested - login[capture.exchanges.link[some]]).max()) - lifetime
         closed = "a connection" if len(links) == 1 else count(len(links), "connection")
         text = f"{who['broker']} closed {closed} of {client(who)}: {'its' if len(links) == 1 else 'their'} session of "
         text += f"{exactly(lifetime)} was over for {exactly(over)} when the next request came, and the client had not "
         yield Match(
             f"{text}authenticated again.",
             len(links),
-            int(asked.min()),
-            int(asked.max()),
+            int(requested.min()),
+            int(requested.max()),
             who,
             {"lifetime_ms": str(lifetime // 1000)},
             (int(some[0]), int(some[0]), int(some[-1])),

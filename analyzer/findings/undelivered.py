@@ -1,4 +1,4 @@
-"""What TCP never delivered: bytes that their receiver did not acknowledge, and why.
+"""Find what TCP never delivered: bytes that their receiver did not acknowledge, and why.
 
 In: the columns of `connections` about acknowledgements, and the exchanges of these connections. Out: `stalls`, which
 other rules leave to this one, and the rule `request-undelivered`. Rule: whoever did not acknowledge a request never
@@ -195,7 +195,7 @@ def _text(capture: CaptureFrame, column: str, link: int) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """What a client and a broker exchanged besides what was lost, in one direction.
+    """The messages of a client and a broker that were not lost, in one direction.
 
     sizes       bytes of messages, or segments, that arrived
     survived    the longest silence after which a message did, us
@@ -351,8 +351,8 @@ def _topics(capture: CaptureFrame, concerned: np.ndarray) -> str:
     if not len(concerned):
         return ""
     parts = capture.partitions
-    mine = spill.where(len(parts.owner), lambda block: arrow.among(parts.owner[block], concerned))
-    topics = {capture.topic_partitions[place][0] for place in parts.topic_partition[mine].tolist()}
+    rows_of_parts = spill.where(len(parts.owner), lambda block: arrow.among(parts.owner[block], concerned))
+    topics = {capture.topic_partitions[place][0] for place in parts.topic_partition[rows_of_parts].tolist()}
     return some(sorted(name(topic) for topic in topics if topic)) if topics else ""
 
 

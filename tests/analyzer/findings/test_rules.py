@@ -12,12 +12,12 @@ import pytest
 
 from kwire.analyzer.findings.query import Query
 from kwire.analyzer.findings.rules import RULES
-from tests.analyzer.findings import group_cases, other_cases, reading_cases
+from tests.analyzer.findings import delivery_cases, group_cases, other_cases, reading_cases
 from tests.analyzer.findings.cases import CASES, case
 from tests.analyzer.findings.evaluating import Traffic, codes, judged
 from tests.reports.forging import at
 
-MODULES = (reading_cases, group_cases, other_cases)
+MODULES = (reading_cases, group_cases, other_cases, delivery_cases)
 """Each brings its cases."""
 
 
