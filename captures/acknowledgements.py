@@ -108,7 +108,7 @@ def repeat(d: Table, key: Int, start: Int, stop: Int, time_ns: Int) -> None:
     d[key, t.D_AGAIN_LENGTH] = stop - start
 
 
-@inline
+@shared
 def was_released(d: Table, key: Int, here: Int, time_ns: Int, path_ns: Int) -> Int:
     """1 for a segment at `here` that its sender held back until a delayed acknowledgement of the one before (Nagle);
     `path_ns`: the connection's round trip, or -1."""
