@@ -54,9 +54,8 @@ def _size(columns: PacketColumns, i: Int) -> tuple[Int, Int]:
     """(bytes of its TCP header, of that and its payload); of a packet without captured payload none is needed unless
     its options may have SACK blocks."""
     captured = columns.payload_captured[i]
-    header = columns.payload_at[i] - columns.tcp_at[i]
-    if captured <= 0 and header < 20 + LEAST_OPTIONS:
-        header = np.int64(0)
+    whole = columns.payload_at[i] - columns.tcp_at[i]
+    header = whole if captured > 0 or whole >= 20 + LEAST_OPTIONS else np.int64(0)
     return header, header + captured
 
 
