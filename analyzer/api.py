@@ -57,6 +57,7 @@ from kwire.analyzer.protocol.embedded import Groups
 from kwire.analyzer.records.log_names import LogPoint
 from kwire.analyzer.records.log_reader import log_points
 from kwire.captures.files import CapturePoint, capture_points
+from kwire.captures.frame_kinds import unread_lines
 from kwire.captures.kernels import NULL
 
 if TYPE_CHECKING:
@@ -362,7 +363,8 @@ class _PointExchanges:
 
     def notes(self) -> list[str]:
         """All has been read: what the user should know."""
-        return [*self._engine.reader.notes, *unrecognised_lines(self._engine.merging.names.capture, self._ended)]
+        reader, name = self._engine.reader, self._engine.merging.names.capture
+        return [*reader.notes, *unread_lines(name, reader.counts), *unrecognised_lines(name, self._ended)]
 
     def exchanges(self, ordered: bool | None, progress: Progress | None) -> Iterator[Exchange]:
         """Exchanges with dicts for rows."""

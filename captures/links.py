@@ -19,6 +19,7 @@ NULL, ETHERNET, PPP, RAW_BSD, RAW_OPENBSD, PPP_HDLC, PPP_ETHER, ATM_RFC1483, RAW
 C_HDLC, LOOP, ENC, LINUX_SLL, PFLOG, IP_OVER_FC, APPLE_IP_OVER_IEEE1394 = 104, 108, 109, 113, 117, 122, 138
 PPP_PPPD, PPI, PPP_WITH_DIR, C_HDLC_WITH_DIR, MPLS, IPNET, IPV4, IPV6 = 166, 192, 204, 205, 219, 226, 228, 229
 NFLOG, PKTAP, LINUX_SLL2 = 239, 258, 276
+PKTAP_OF_MACOS = 149  # LINKTYPE_USER2, which macOS' tcpdump writes for PKTAP
 
 LINK_NAMES = {
     NULL: "NULL",
@@ -47,6 +48,7 @@ LINK_NAMES = {
     IPV6: "IPV6",
     NFLOG: "NFLOG",
     PKTAP: "PKTAP",
+    PKTAP_OF_MACOS: "PKTAP",
     LINUX_SLL2: "LINUX_SLL2",
 }
 """The link types that `find_ip` knows, with their official names (LINKTYPE_...)."""
@@ -76,9 +78,22 @@ UNREAD_NAMES = {
 # Why there is no answer. Every captured packet is counted under exactly one of these, or as TCP.
 NOT_IP, NOT_TCP, FRAGMENT, MALFORMED, HEADERS_CUT, UNKNOWN_LINK, REASSEMBLED = -1, -2, -3, -4, -5, -6, -7
 
+BY_ETHERTYPE, BY_SAP, BY_VENDOR, BY_PPP, BY_FAMILY, BY_PROTOCOL, BY_PORT = range(7)
+"""What the number of an unread kind of frame is: an Ethernet type, a destination SAP of IEEE 802.2, the lower half of a
+SNAP header's vendor, PPP's protocol, an address family, IP's protocol, the UDP port of a tunnel."""
+
+FIRST_KIND = -1024
+"""Reasons from here down are NOT_IP, or NOT_TCP, of a kind of frame that has a number (`unread_kind`)."""
+
 IP_IN_IP, TCP, UDP, IPV6_IN_IP, GRE, FRAGMENT_HEADER = 4, 6, 17, 41, 47, 44
 
-VXLAN_PORT, VXLAN_PORT_OF_LINUX, GENEVE_PORT = 4789, 8472, 6081
+VXLAN_PORT, VXLAN_PORT_OF_LINUX, GENEVE_PORT, MPLS_PORT, TZSP_PORT = 4789, 8472, 6081, 6635, 37008
+
+UNREAD_PORTS = (1701, 2152, 3544, 4341, 4500, 4790, 5247, 5555, 6080, 51820)
+"""UDP ports of tunnels that are not read: L2TP, GTP, Teredo, LISP, IPsec, VXLAN-GPE, CAPWAP, FOU, GUE, WireGuard."""
+
+VLAN_TAGS = (0x8100, 0x88A8, 0x9100, 0x9200)
+CISCO_CMD, VN_TAG, HSR, I_TAG = 0x8909, 0x8926, 0x892F, 0x88E7
 
 MPLS_LABELS = 1 << 16
 """Not a link type of files (those have 16 bits): what lies in a GRE tunnel that carries MPLS."""
@@ -117,6 +132,12 @@ def short_of(needed: Int, wire_end: Int) -> Int:
 
 
 @inline
+def unread_kind(category: Int, number: Int) -> Int:
+    """The reason for a frame that is not read, by what it is: a category (BY_ETHERTYPE ...) and a number of 16 bits."""
+    return np.int64(FIRST_KIND) - (np.int64(category) << 16 | np.int64(number))
+
+
+@inline
 def is_ethertype(protocol: Int) -> Flag:
     """Whether this is an Ethernet type that `find_ip` goes on from: the test of "is this an Ethernet frame?"."""
     return protocol in (0x0800, 0x86DD, 0x8100, 0x88A8, 0x8847, 0x8848)
@@ -150,10 +171,10 @@ def unwrap_frame(b: Bytes, at: Int, end: Int, wire_end: Int, link: Int) -> tuple
     (Solaris) and NFLOG (Linux' netfilter) have an IP packet there.
     """
     zero = np.int64(0)
-    least = 24 if link == IPNET else (12 if link in (ENC, PKTAP) else (8 if link == PPI else 4))
+    least = 24 if link == IPNET else (12 if link in (ENC, PKTAP, PKTAP_OF_MACOS) else (8 if link == PPI else 4))
     if at + least > end:
         return short_of(at + least, wire_end), zero
-    if link == PPI or link == PKTAP:
+    if link in (PPI, PKTAP, PKTAP_OF_MACOS):
         size = little16(b, at + 2) if link == PPI else little32(b, at)
         inner = little32(b, at + (4 if link == PPI else 8))
         if size < least:
@@ -213,6 +234,32 @@ def pop_labels(b: Bytes, at: Int, end: Int, wire_end: Int) -> tuple[Int, Int]:
     return np.int64(NOT_IP), zero
 
 
+@shared
+def pop_tags(b: Bytes, at: Int, end: Int, wire_end: Int, protocol: Int) -> tuple[Int, Int]:
+    """Behind the tags at `at` that an Ethernet type, `protocol`, announces: (the type that follows, its offset), or (a
+    reason, 0).
+
+    IEEE 802.1Q and 802.1ad, VN-tags (IEEE 802.1BR's predecessor), HSR and PRP (IEC 62439-3), and Cisco's metadata
+    (TrustSec), which says how many words of four bytes it has.
+    """
+    zero = np.int64(0)
+    while True:
+        if protocol in VLAN_TAGS:
+            size = np.int64(4)
+        elif protocol == VN_TAG or protocol == HSR:
+            size = np.int64(6)
+        elif protocol == CISCO_CMD:
+            if at + 2 > end:
+                return short_of(at + 2, wire_end), zero
+            size = 4 + 4 * np.int64(b[at + 1])
+        else:
+            return protocol, at
+        at += size
+        if at > end:
+            return short_of(at, wire_end), zero
+        protocol = net16(b, at - 2)
+
+
 @inline
 def find_ip(b: Bytes, at: Int, end: Int, wire_end: Int, link: Int) -> Int:
     """Offset of the IP header in the frame at `at`, or a negative reason.
@@ -237,7 +284,7 @@ def find_ip(b: Bytes, at: Int, end: Int, wire_end: Int, link: Int) -> Int:
                 family = np.int64(b[at + 1]) << 8 | np.int64(b[at])
             if is_ip_family(family):
                 return at + 4
-            return np.int64(NOT_IP)
+            return unread_kind(BY_FAMILY, family & 0xFFFF)
         elif link in (PPP, PPP_HDLC, PPP_PPPD, PPP_WITH_DIR):
             if link == PPP_WITH_DIR:
                 at += 1
@@ -249,8 +296,8 @@ def find_ip(b: Bytes, at: Int, end: Int, wire_end: Int, link: Int) -> Int:
             protocol = net16(b, at)
             if protocol == 0x0021 or protocol == 0x0057:
                 return at + 2
-            return np.int64(NOT_IP)
-        elif link in (PPI, PKTAP, PFLOG, ENC, IPNET, NFLOG):
+            return unread_kind(BY_PPP, protocol)
+        elif link in (PPI, PKTAP, PKTAP_OF_MACOS, PFLOG, ENC, IPNET, NFLOG):
             link, at = unwrap_frame(b, at, end, wire_end, link)
             if link < 0:
                 return link
@@ -283,17 +330,21 @@ def find_ip(b: Bytes, at: Int, end: Int, wire_end: Int, link: Int) -> Int:
             # IEEE 802.3 with a length: IP only behind a SNAP header (RFC 1042, 2625, 2684).
             if at + 8 > end:
                 return np.int64(NOT_IP) if link == ETHERNET else short_of(at + 8, wire_end)
-            if net32(b, at) != 0xAAAA0300 or b[at + 4] != 0 or b[at + 5] != 0:
-                return np.int64(NOT_IP)
+            if net32(b, at) & 0xFFFFFF00 != 0xAAAA0300:
+                return unread_kind(BY_SAP, b[at])
+            if b[at + 3] != 0 or b[at + 4] != 0 or b[at + 5] != 0:
+                return unread_kind(BY_VENDOR, net16(b, at + 4))
             protocol = net16(b, at + 6)
             at += 8
-        while protocol == 0x8100 or protocol == 0x88A8 or protocol == 0x9100 or protocol == 0x9200:
-            if at + 4 > end:
-                return short_of(at + 4, wire_end)
-            protocol = net16(b, at + 2)
-            at += 4
+        if protocol != 0x0800 and protocol != 0x86DD:
+            protocol, at = pop_tags(b, at, end, wire_end, protocol)
+            if protocol < 0:
+                return protocol
         if protocol == 0x0800 or protocol == 0x86DD:
             return at
+        if protocol == I_TAG:  # IEEE 802.1ah: a frame behind 4 bytes that name its service
+            link, at = np.int64(ETHERNET), at + 4
+            continue
         if protocol == 0x8864:  # PPPoE session (RFC 2516)
             if at + 8 > end:
                 return short_of(at + 8, wire_end)
@@ -301,9 +352,9 @@ def find_ip(b: Bytes, at: Int, end: Int, wire_end: Int, link: Int) -> Int:
             at += 8
             if protocol == 0x0021 or protocol == 0x0057:
                 return at
-            return np.int64(NOT_IP)
+            return unread_kind(BY_PPP, protocol)
         if protocol != 0x8847 and protocol != 0x8848:
-            return np.int64(NOT_IP)
+            return unread_kind(BY_ETHERTYPE, protocol)
         link, at = pop_labels(b, at, end, wire_end)
         if link < 0:
             return link
@@ -364,6 +415,29 @@ def walk_ip(b: Bytes, at: Int, end: Int, wire_end: Int) -> Int:
 
 
 @shared
+def open_tzsp(b: Bytes, at: Int, end: Int, wire_end: Int) -> tuple[Int, Int]:
+    """Behind the header of TZSP at `at`: (ETHERNET, offset of the frame), or (a reason, 0)."""
+    zero = np.int64(0)
+    if at + 4 > end:
+        return short_of(at + 4, wire_end), zero
+    # Version 1; received, or to be sent; Ethernet. Keep-alives and configuration carry no frame.
+    if b[at] != 1 or b[at + 1] > 1 or net16(b, at + 2) != 1:
+        return unread_kind(BY_PORT, TZSP_PORT), zero
+    at += 4
+    while at < end:
+        tag = b[at]
+        if tag == 1:
+            return np.int64(ETHERNET), at + 1
+        if tag == 0:
+            at += 1
+        elif at + 2 > end:
+            break
+        else:
+            at += 2 + np.int64(b[at + 1])
+    return short_of(max(at, end) + 1, wire_end), zero
+
+
+@shared
 def enter_tunnel(b: Bytes, protocol: Int, at: Int, end: Int, wire_end: Int) -> tuple[Int, Int]:
     """Find the inner packet of an IP payload if `protocol` is a tunnel.
 
@@ -371,7 +445,8 @@ def enter_tunnel(b: Bytes, protocol: Int, at: Int, end: Int, wire_end: Int) -> t
     protocol that is no known tunnel is NOT_TCP.
 
     VXLAN (RFC 7348; also on the port that Linux first used), GENEVE (RFC 8926), GRE (RFC 2784, 2890; as NVGRE too),
-    ERSPAN I to III in it (draft-foschiano-erspan), IP in IP (RFC 2003, 4213, 2473).
+    ERSPAN I to III in it (draft-foschiano-erspan), IP in IP (RFC 2003, 4213, 2473), MPLS in UDP (RFC 7510), TZSP
+    (TaZmen Sniffer Protocol, as MikroTik's routers and wireless sensors send it).
     """
     zero = np.int64(0)
     if protocol in (IP_IN_IP, IPV6_IN_IP):
@@ -388,8 +463,12 @@ def enter_tunnel(b: Bytes, protocol: Int, at: Int, end: Int, wire_end: Int) -> t
             if b[at] & 0x08 == 0 or b[at + 7] != 0:
                 return np.int64(NOT_TCP), zero
             return np.int64(ETHERNET), at + 8
+        if port == MPLS_PORT:
+            return np.int64(MPLS_LABELS), at
+        if port == TZSP_PORT:
+            return open_tzsp(b, at, end, wire_end)
         if port != GENEVE_PORT:
-            return np.int64(NOT_TCP), zero
+            return (unread_kind(BY_PORT, port) if port in UNREAD_PORTS else np.int64(NOT_TCP)), zero
         if at + 8 > end:
             return short_of(at + 8, wire_end), zero
         if b[at] & 0xC0 != 0:  # a version that is not known
@@ -420,11 +499,11 @@ def enter_tunnel(b: Bytes, protocol: Int, at: Int, end: Int, wire_end: Int) -> t
             elif payload == 2:
                 return np.int64(RAW), at
     else:
-        return np.int64(NOT_TCP), zero
+        return unread_kind(BY_PROTOCOL, protocol), zero
     if kind == 0x6558:
         return np.int64(ETHERNET), at
     if kind == 0x0800 or kind == 0x86DD:
         return np.int64(RAW), at
     if kind == 0x8847 or kind == 0x8848:
         return np.int64(MPLS_LABELS), at
-    return np.int64(NOT_TCP), zero
+    return unread_kind(BY_ETHERTYPE, kind), zero

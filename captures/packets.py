@@ -32,8 +32,11 @@ from kwire.captures.fragments import (
     FragmentTables,
     gather,
 )
+from kwire.captures.frame_kinds import COUNTED as COUNTED
+from kwire.captures.frame_kinds import COUNTERS, count_kind, not_understood
 from kwire.captures.kernels import MACHINE_CODE, Bytes, Int, Table, inline, kernel, prefetch
 from kwire.captures.links import (
+    FIRST_KIND,
     FRAGMENT,
     LINK_NAMES,
     MALFORMED,
@@ -63,11 +66,6 @@ SPARE_BYTES = LAYERS * LARGEST_BYTES
 packet can need if it completes a fragmented packet at every layer. There is more, as much as the window has; it lies
 untouched, and so takes no memory, where nothing is fragmented. It is at the front so that a read past the window's end
 is a read past the buffer's end, which the tests' bounds checks see."""
-
-COUNTED = ("tcp", "not_ip", "not_tcp", "fragment", "malformed", "headers_cut", "unknown_link", "reassembled")
-"""The classes of captured packets: slot 0 is a row, slot n is the reason -n of `kwire.captures.links`. A fragment is a
-`fragment` until its packet is whole: then the one that completed it counts as what the packet is, all others as
-`reassembled`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,7 +145,8 @@ def scan(
     room for another row, or may be none for another reassembled packet in
     b[fragments.state[SPARE_AT]:fragments.state[SPARE_END]].
     Returns (why it stopped, where in b, bytes that the record there needs, rows written in all).
-    Invariant: counts (int64[len(COUNTED)]) grows by exactly one for each packet that state[NUMBER] counts.
+    Invariant: the first len(COUNTED) of counts grow by exactly one for each packet that state[NUMBER] counts; what is
+    behind them is of `count_kind`.
     """
     state, interfaces, comments = layout
     room = fragments.state[SPARE_END] - SPARE_BYTES
@@ -209,6 +208,8 @@ def scan(
                 protocol = link
                 break
         if protocol < 0:
+            if protocol <= FIRST_KIND:
+                protocol = count_kind(counts, protocol)
             counts[-protocol] += 1
             continue
         if protocol != TCP:
@@ -272,7 +273,8 @@ class Reader:
     - files: list[FileInfo], in reading order; the last one grows while it is read
     - notes: what the user should know (cut-off files, comments, damage), each one line
     - counts: `packets`, the classes of `COUNTED` that add up to it, and `dropped_by_capture`, which the capturing
-      machine says it never wrote (None: its files do not say)
+      machine says it never wrote (None: its files do not say); `not_understood`, where there are such frames: how many
+      by what they are
     - secrets: TLS key logs that pcapng files brought along; secrets_at: how many TCP packets came before each
     - bytes_read: bytes taken from the files as stored (for progress against `FileInfo.size`)
 
@@ -296,7 +298,7 @@ class Reader:
         self._rows = 0
         self._largest_record_bytes = largest_record_bytes
         self._stdin = stdin
-        self._counts = np.zeros(len(COUNTED), np.int64)
+        self._counts = np.zeros(COUNTERS, np.int64)
         self._fragments = Fragments(fragmented_packets, fragment_linger_ns)
         self._dropped: int | None = None
         self._read_before = 0
@@ -338,9 +340,10 @@ class Reader:
     @property
     def counts(self) -> dict[str, Any]:
         """How many packets were captured, and what became of them: numbers; None where nothing is said."""
-        packets = int(self._counts.sum())
-        counts = {name: int(count) for name, count in zip(COUNTED, self._counts, strict=True)}
-        return {"packets": packets, **counts, "dropped_by_capture": self._dropped}
+        counts = dict(zip(COUNTED, self._counts[: len(COUNTED)].tolist(), strict=True))
+        unread = not_understood(self._counts)
+        kinds = {"not_understood": unread} if unread else {}
+        return {"packets": sum(counts.values()), **counts, "dropped_by_capture": self._dropped, **kinds}
 
     @property
     def bytes_read(self) -> int:

@@ -6,7 +6,8 @@ their protocol. Rule: every captured payload byte of a Kafka connection is in on
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import struct
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,27 +55,73 @@ def unrecognised_guess(first: tuple[int, int]) -> str:
     """Guess the protocol of a connection that is not Kafka by the first 8 bytes of each side (0: it sent none)."""
     sides = [value.to_bytes(8, "big", signed=True) for value in first]
     for data in sides:
-        if data[0] in (20, 21, 22, 23) and data[1] == 3 and data[2] <= 4:
-            return TLS
-        if data.startswith((b"GET ", b"POST ", b"PUT ", b"HEAD ", b"DELETE", b"OPTION", b"PATCH ", b"HTTP/", b"PRI *")):
-            return "HTTP"
-        if data.startswith(b"SSH-"):
-            return "SSH"
-        if data[4:8] in (b"\x00\x03\x00\x00", b"\x04\xd2\x16\x2f", b"\x04\xd2\x16\x30"):
-            return "PostgreSQL"
-        if data[:3] == b"\x00\x00\x00" and data[3] in (44, 45) and data[4:8] == b"\x00\x00\x00\x00":
-            return ZOOKEEPER
-        if data.startswith((b"*1\r\n", b"*2\r\n", b"*3\r\n", b"+OK", b"-ERR", b"+PONG")):
-            return "Redis"
-        if data.startswith(b"AMQP"):
-            return "AMQP"
-        if data[:1] == b"\x10" and b"\x00\x04MQ" in data:
-            return "MQTT"
-        if data[2:4] == b"\x00\x00" and data[0] == 0 and data[4] & 0x78 == 0 and data[4:8] != b"\x00" * 4:
-            return "unknown"
-        if int.from_bytes(data[:2], "big") >= 12 and data[4] & 0x78 == 0 and data[6:8] == b"\x00\x01":
-            return "DNS"
+        guess = next((name for name, begins in _BEGINNINGS.items() if data.startswith(begins)), None)
+        guess = guess or next((name for name, fits in _SHAPES.items() if fits(data)), None)
+        if guess:
+            return guess
     return "nothing said" if first == (0, 0) else "unknown"
+
+
+# fmt: off
+_BEGINNINGS: dict[str, tuple[bytes, ...]] = {
+    "HTTP": (b"GET ", b"POST ", b"PUT ", b"HEAD ", b"DELETE ", b"OPTIONS ", b"PATCH ", b"TRACE ", b"CONNECT ",
+             b"HTTP/", b"PRI *"),
+    "RTSP": (b"RTSP/", b"DESCRIBE"),
+    "SIP": (b"SIP/2.0 ", b"INVITE s", b"REGISTER"),
+    "SSH": (b"SSH-",),
+    "Redis": (b"+OK\r\n", b"-ERR", b"+PONG", b"-NOAUTH", b"-DENIED", b"PING\r\n", b"INFO\r\n"),
+    "AMQP": (b"AMQP",),
+    "SMTP": (b"EHLO ", b"HELO ", b"EHLO\r", b"HELO\r", b"MAIL FRO"),
+    "FTP": (b"USER ", b"AUTH TLS", b"220 FTP", b"220 (vsF", b"220 ProF"),
+    "SMTP or FTP": (b"220 ", b"220-"),
+    "POP3": (b"+OK ", b"CAPA\r\n"),
+    "IMAP": (b"* OK ",),
+    "memcached": (b"stats\r\n", b"version\r", b"VERSION "),
+    "NATS": (b"INFO {",),
+    "STOMP": (b"CONNECT\n", b"STOMP\n", b"CONNECTE"),
+    "JDWP": (b"JDWP-Han",),
+    "Java RMI": (b"JRMI",),
+    "VNC": (b"RFB 00",),
+    "SOCKS": (b"\x05\x01\x00", b"\x05\x02\x00", b"\x04\x01"),
+    "ZooKeeper's four-letter words": (b"ruok", b"imok", b"stat", b"srvr", b"mntr", b"conf", b"cons", b"envi", b"isro",
+                                      b"wchs", b"dump"),
+}
+# fmt: on
+"""By protocol, what one of its sides says first."""
+
+
+def _is_tls(data: bytes) -> bool:
+    return data[0] in (20, 21, 22, 23) and data[1] == 3 and data[2] <= 4
+
+
+def _is_ldap(data: bytes) -> bool:
+    """A bind request or response: a sequence, a message id, and the operation (RFC 4511)."""
+    return data[0] == 0x30 and data[2:4] == b"\x02\x01" and data[5] in (0x60, 0x61)
+
+
+_SHAPES: dict[str, Callable[[bytes], bool]] = {
+    TLS: _is_tls,
+    "RDP": lambda data: data[:2] == b"\x03\x00" and data[5] in (0xE0, 0xD0),  # TPKT and X.224 (RFC 1006)
+    "SMB": lambda data: data[0] == 0 and data[4:8] in (b"\xffSMB", b"\xfeSMB"),
+    "PostgreSQL": lambda data: (
+        data[4:8] in (b"\x00\x03\x00\x00", b"\x04\xd2\x16\x2f", b"\x04\xd2\x16\x30")
+        or data == b"R\x00\x00\x00\x08\x00\x00\x00"
+    ),
+    "MySQL": lambda data: data[2:5] == b"\x00\x00\x0a" and data[5:7].replace(b".", b"0").isdigit(),
+    "OpenWire": lambda data: data[4:8] == b"\x01Act",
+    ZOOKEEPER: lambda data: data[:3] == b"\x00\x00\x00" and data[3] in (44, 45) and data[4:8] == b"\x00" * 4,
+    "Redis": lambda data: data[:1] == b"*" and data[1:2].isdigit() and b"\r\n" in data[2:5],
+    "MQTT": lambda data: (
+        (data[0] == 0x10 and (b"\x00\x04MQ" in data or b"\x00\x06MQ" in data)) or data == b"\x20\x02" + bytes(6)
+    ),
+    "LDAP": _is_ldap,
+    "Telnet": lambda data: data[0] == 0xFF and 0xFB <= data[1] <= 0xFE,
+    "syslog": lambda data: data[:1] == b"<" and data[1:2].isdigit() and b">" in data[2:5],
+    # Not DNS: four bytes of length, as other protocols have.
+    "unknown": lambda data: data[2:4] == b"\x00\x00" and data[0] == 0 and data[4] & 0x78 == 0 and data[4:8] != bytes(4),
+    "DNS": lambda data: int.from_bytes(data[:2], "big") >= 12 and data[4] & 0x78 == 0 and data[6:8] == b"\x00\x01",
+}
+"""By protocol, whether 8 bytes may be the first ones of one of its sides."""
 
 
 @dataclass(slots=True)
@@ -119,12 +166,15 @@ class Coverage:
 
 @dataclass(slots=True)
 class Unrecognised:
-    """A connection in which no Kafka was found."""
+    """A connection in which no Kafka was found, or whose answers are none of Kafka. `unanswered`: it was captured from
+    its beginning to its end, no byte is missing, the side that was asked sent none, and what it was asked does not
+    begin as a request of Kafka."""
 
     connection: str
     payload_bytes: int
     looks_like: str
     tls: dict[str, Any] | None = None
+    unanswered: bool = False
 
 
 @dataclass(slots=True)
@@ -132,6 +182,7 @@ class EndedConnections:
     """Connections that have ended.
 
     unrecognised    the first of those without Kafka; unrecognised_connections and unrecognised_bytes: of all
+    otherwise       the first of those whose requests are Kafka's, and whose answers are of another protocol
     from_before, left_open   ends (`ip:port-ip:port`) of connections that began before the capture, and of those that
                     it left open
     decrypted       something was read that was encrypted
@@ -142,6 +193,7 @@ class EndedConnections:
     unrecognised: list[Unrecognised] = field(default_factory=list)
     unrecognised_connections: int = 0
     unrecognised_bytes: int = 0
+    otherwise: list[Unrecognised] = field(default_factory=list)
     from_before: set[str] = field(default_factory=set)
     left_open: set[str] = field(default_factory=set)
     decrypted: bool = False
@@ -171,6 +223,7 @@ class EndedConnections:
         self.unrecognised += other.unrecognised[: max(0, MAX_UNRECOGNISED - len(self.unrecognised))]
         self.unrecognised_connections += other.unrecognised_connections
         self.unrecognised_bytes += other.unrecognised_bytes
+        self.otherwise += other.otherwise[: max(0, MAX_UNRECOGNISED - len(self.otherwise))]
         self.from_before |= other.from_before
         self.left_open |= other.left_open
         self.decrypted |= other.decrypted
@@ -186,7 +239,21 @@ class EndedConnections:
         for i in spoke[: max(0, MAX_UNRECOGNISED - len(self.unrecognised))].tolist():
             guess = unrecognised_guess((int(ended["first_0"][i]), int(ended["first_1"][i])))
             tls = _tls_handshake(ended, i, names) if guess == TLS else None
-            self.unrecognised.append(Unrecognised(names.connections[ended.number[i]], int(captured[i]), guess, tls))
+            first = int(ended["first_1" if ended["client_side"][i] == 1 else "first_0"][i])
+            unanswered = not ended["broker_bytes"][i] and ended["closed"][i] != 0 and _is_whole(ended, i)
+            unanswered = bool(unanswered and not _may_be_request(first))
+            link = names.connections[ended.number[i]]
+            self.unrecognised.append(Unrecognised(link, int(captured[i]), guess, tls, unanswered))
+
+    def _answered_otherwise(self, ended: Connections, connections: list[str]) -> None:
+        """Connections with requests of Kafka whose answers begin as another protocol's do."""
+        plain = (ended["prefix_kind"] == 0) & (ended["client_side"] >= 0) & ~ended["tls"]
+        silent = (ended["broker_frames"] == 0) & (ended["broker_bytes"] > 0) & (ended["requests"] > 0) & plain
+        for i in np.flatnonzero(silent)[: max(0, MAX_UNRECOGNISED - len(self.otherwise))].tolist():
+            first = int(ended["first_0" if ended["client_side"][i] == 1 else "first_1"][i])
+            if _is_whole(ended, i) and first:
+                guess = unrecognised_guess((first, 0))
+                self.otherwise.append(Unrecognised(connections[i], int(ended["broker_bytes"][i]), guess))
 
     def _kafka(self, ended: Connections, names: Names) -> None:
         if not len(ended):
@@ -198,12 +265,28 @@ class EndedConnections:
             )
         )
         connections = [names.connections[number] for number in ended.number.tolist()]
+        self._answered_otherwise(ended, connections)
         self.decrypted |= bool(ended["decrypted"].any())
         self.ports.update(names.ends[number][3] for number in ended.number.tolist())
         opened, closed = ended["opened"], ended["closed"]
         self.from_before.update(connections[i].rpartition("#")[0] for i in np.flatnonzero(~opened).tolist())
         self.left_open.update(connections[i].rpartition("#")[0] for i in np.flatnonzero(closed == 0).tolist())
         self._ended.append(_rows(ended, connections, names))
+
+
+_MOST_REQUEST_BYTES = 100 << 20
+_MOST_API, _MOST_VERSION = 127, 31
+
+
+def _may_be_request(first: int) -> bool:
+    """Whether 8 bytes may be the first ones of a request: its length, API and version."""
+    length, api, version = struct.unpack(">ihh", first.to_bytes(8, "big", signed=True))
+    return bool(8 <= length <= _MOST_REQUEST_BYTES and 0 <= api <= _MOST_API and 0 <= version <= _MOST_VERSION)
+
+
+def _is_whole(ended: Connections, row: int) -> bool:
+    """Whether a connection's beginning was captured and no byte is missing."""
+    return bool(ended["opened"][row]) and not (ended["gaps"][row] or ended["snaplen_bytes"][row])
 
 
 def _tls_handshake(ended: Connections, row: int, names: Names) -> dict[str, Any]:

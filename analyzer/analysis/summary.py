@@ -313,6 +313,7 @@ class Summary:
                 "payload_bytes": connection.payload_bytes,
                 "looks_like": connection.looks_like,
                 **({"tls": connection.tls} if connection.tls else {}),
+                **({"unanswered": True} if connection.unanswered else {}),
             }
             for connection in ended.unrecognised
         ]

@@ -22,8 +22,10 @@ from kwire.captures.kernels import NULL, Array, Int, Table, inline, kernel
     T_TOTAL,
     T_QUEUE,
     T_THROTTLE,
+    T_BROKER_LOW,
+    T_BROKER_HIGH,
     T_COLUMNS,
-) = range(9)
+) = range(11)
 """What `timed` works out, in microseconds."""
 
 
@@ -68,6 +70,15 @@ def timed(x: Table, out: Table, backwards: Array, at: Int) -> Int:
         out[T_TOTAL, at + i] = total if total >= 0 else np.int64(NULL)
         out[T_QUEUE, at + i] = behind if latency != NULL else np.int64(NULL)
         out[T_THROTTLE, at + i] = throttle * 1000 if throttle != NULL else np.int64(NULL)
+        broker = x[s.X_BROKER_US, i]
+        out[T_BROKER_LOW, at + i] = broker
+        out[T_BROKER_HIGH, at + i] = broker
+        spent = x[s.X_NETWORK_US, i]
+        if broker == NULL and latency != NULL and total >= 0 and spent != NULL and x[s.X_MUTED_US, i] != NULL:
+            rest = max(total - behind - x[s.X_MUTED_US, i] - spent, np.int64(0))
+            wait = x[s.X_MAX_WAIT, i] if x[s.X_MAX_WAIT, i] != NULL else x[s.X_TIMEOUT, i]
+            out[T_BROKER_LOW, at + i] = max(rest - 1000 * wait, np.int64(0)) if wait > 0 else np.int64(0)
+            out[T_BROKER_HIGH, at + i] = rest
     return count
 
 

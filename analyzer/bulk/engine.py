@@ -58,6 +58,7 @@ class Settings:
     frame_limit      bytes of frames in progress and of out-of-order payload together; a hostile capture can ask for any
                      amount, and real frames stay under Kafka's own limit of 100 MB
     keylogs          paths of TLS key logs
+    open_requests    hand out the requests that are without an answer at the end of each window
     """
 
     threads: int = 2
@@ -71,6 +72,7 @@ class Settings:
     record_headers: bool = False
     frame_limit: int = FRAME_LIMIT
     keylogs: tuple[str, ...] = ()
+    open_requests: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,7 @@ class _Shard:
     conversations: Conversations
     tls: Stage | None = None
     zookeeper: ZooKeeperConversations = field(default_factory=ZooKeeperConversations)
+    open_requests: bool = False
 
     def process(self, window: _Packets, slots: int, final: bool, keys: _Keys) -> ShardResult:
         segments = self.streams.advance(window.packets, window.assigned, window.base, slots)
@@ -148,6 +151,8 @@ class _Shard:
         spoken = self.zookeeper.take(segments, window.assigned.pairs[self.streams.shard :: self.streams.shards])
         spoken = [event._replace(slot=self.streams.slots(event.slot)) for event in spoken]
         ended = self.conversations.take(segments, self.streams, window.assigned, final, self.tls)
+        if self.open_requests and not final:
+            ended = replace(ended, open=self.conversations.open_requests(self.streams))
         return replace(ended, zookeeper=spoken) if spoken else ended
 
 
@@ -235,6 +240,7 @@ class Engine:
                     settings.keep_giants,
                 ),
                 self._keys.stage(),
+                open_requests=settings.open_requests,
             )
             for i in range(shards)
         ]

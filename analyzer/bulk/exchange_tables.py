@@ -168,6 +168,8 @@ def _exchanges(names: _Texts, windows: tuple[np.ndarray, ...], connections: _Con
         "latency_us": timed.formed(cast.T_LATENCY, pa.int64()),
         "total_us": timed.formed(cast.T_TOTAL, pa.int64()),
         "queue_us": timed.formed(cast.T_QUEUE, pa.int64()),
+        "broker_low_us": timed.formed(cast.T_BROKER_LOW, pa.int64()),
+        "broker_high_us": timed.formed(cast.T_BROKER_HIGH, pa.int64()),
         "throttle_us": timed.formed(cast.T_THROTTLE, pa.int64()),
         "cause": x.coded(s.X_CAUSE, CAUSES),
         "status": x.coded(s.X_STATUS, STATUSES),
@@ -430,6 +432,8 @@ def _reason(reason: int, a: int, b: int) -> str:
         return "malformed: header" + (f" at byte {b}" if b >= 0 else "")
     if reason == s.R_TRUNCATED:
         return f"{a} bytes missing inside"
+    if reason == s.R_LENGTH:
+        return f"its length field holds {a}, which no message has"
     if reason == s.R_CUT:
         return f"the last {a} bytes never came"
     if reason == s.R_LIMIT:
@@ -439,6 +443,7 @@ def _reason(reason: int, a: int, b: int) -> str:
         s.R_UNSUPPORTED_VERSION: "unsupported_version",
         s.R_NO_REQUEST: "its request was not seen",
         s.R_TOO_MANY: "too many requests without an answer before it",
+        s.R_SHUT: "the broker had closed the connection before",
     }[reason]
 
 

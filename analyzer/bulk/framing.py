@@ -7,6 +7,8 @@ Rules
 - A frame with bytes missing inside is followed to its end by its length, and handed on with what is before the hole.
 - If the length field itself is lost, the next frame is searched for (`resync`). Such a frame is tentative until it
   decodes whole; if it does not, the search goes on behind its first byte. Bytes passed over are counted.
+- A length that no message can have, where one certainly is, is handed on as a frame of its own (IMPOSSIBLE), with what
+  its header says, and the next frame is searched for.
 - What stands before a connection's first message (`proxy_prefixes`) is skipped.
 
 Each direction is in one mode; the table has every change of it, with the function that makes it (a test compares it
@@ -20,6 +22,7 @@ known. DROP: the frame at hand is followed to its end, and only counted. SWALLOW
     SEEK     the other side's first request is found, and nothing of
              this side's beginning is lost                              SYNC     end_search
     SYNC     a length, or a first frame, that cannot be one             SEEK     _act
+    SYNC     a length that no message can have                          SEEK     _end_frame
     SYNC     the same, in the segment itself                            SEEK     _feed
     SYNC     more than the frame limit, and its beginning is there      DROP     begin_drop
     SYNC     a hole behind the length field                             DROP     begin_drop
@@ -42,7 +45,7 @@ import numpy as np
 
 from kwire.analyzer.bulk import state as s
 from kwire.analyzer.bulk.matching import take
-from kwire.analyzer.bulk.pending import flush_pending
+from kwire.analyzer.bulk.pending import find_pending, flush_pending
 from kwire.analyzer.bulk.proxy_prefixes import before_first, first_bytes, is_sealed
 from kwire.analyzer.bulk.regions import (
     IN_SLAB,
@@ -68,7 +71,7 @@ from kwire.analyzer.bulk.resync import (
 )
 from kwire.analyzer.protocol.decoding import read_int16, read_int32
 from kwire.captures import stream_tables as t
-from kwire.captures.kernels import MACHINE_CODE, Array, Bytes, Flag, Int, Table, inline, kernel, prefetch_all
+from kwire.captures.kernels import MACHINE_CODE, Array, Bytes, Flag, Int, Table, inline, kernel, prefetch_all, shared
 
 PREFIX: Final = 4096
 """Bytes kept of a frame over the limit: its header, whatever the client id."""
@@ -78,6 +81,12 @@ MAX_ASIDE: Final = 4 << 20
 
 AHEAD: Final = 3
 """Segments between the one at hand and the one whose bytes are fetched from memory meanwhile."""
+
+LARGEST: Final = 0x1FFFFFFF
+"""Greater lengths are compared with what can be: text is none, which begins with a space (0x20) at least."""
+
+IMPOSSIBLE_FROM: Final = 1 << 30
+"""Lengths above are impossible: librdkafka sends 10**9 bytes at most, and no broker takes half of it."""
 
 # What `_act` asks the driver for, beside the NEED_ statuses.
 NOTHING, TAKE, SEEK_ONE = 100, 101, 102
@@ -93,6 +102,37 @@ def _least(fr: s.Framing, slot: Int, client: Int) -> Int:
 
 
 @inline
+def _is_impossible(size: Int, least: Int) -> Flag:
+    """Whether no message has this length: less than a header, more than clients send, or text where a length is due."""
+    return size < least or (size > LARGEST and (size > IMPOSSIBLE_FROM or is_text(size)))
+
+
+@shared
+def is_text(size: Int) -> Flag:
+    """Whether the four bytes of a number are printable ASCII, or end a line."""
+    for shift in range(0, 32, 8):
+        byte = size >> shift & 255
+        if not (32 <= byte < 127 or byte in (9, 10, 13)):
+            return False
+    return True
+
+
+@inline
+def _is_certain(fr: s.Framing, mt: s.Matching, slot: Int, key: Int, client: Int, start: Int, have: Int) -> Flag:
+    """Whether what stands at `start` of a direction's region is a length: it follows a message, and no byte is missing;
+    or it is before the correlation id of a request that waits."""
+    if fr.f[key, s.F_HOLE] != 0 or fr.f[key, s.F_TENTATIVE] != 0:
+        return False
+    if fr.f[key, s.F_FRAMES] > 0:
+        return True
+    return (
+        not client
+        and have >= 8
+        and find_pending(fr, mt, slot, read_int32(fr.slab, fr.f[key, s.F_AT] + start + 4))[0] >= 0
+    )
+
+
+@inline
 def _begin(fr: s.Framing, c: Table, slot: Int, pairs: Array, ports: Table) -> None:
     """A connection's first segment."""
     f = fr.f
@@ -103,6 +143,7 @@ def _begin(fr: s.Framing, c: Table, slot: Int, pairs: Array, ports: Table) -> No
     k[slot, s.K_CLIENT] = -1
     k[slot, s.K_HEAD] = -1
     k[slot, s.K_TAIL] = -1
+    k[slot, s.K_ANSWERED_TO] = -1
     for column in (
         s.K_MECHANISM,
         s.K_SOFTWARE_NAME,
@@ -258,7 +299,11 @@ def _act(fr: s.Framing, mt: s.Matching, segment: Table, key: Int, buffer: Bytes,
             return TAKE
         if mode == s.SYNC and have >= 4:
             size = read_int32(fr.slab, f[key, s.F_AT] + start)
-            if size < _least(fr, slot, client) or not _may_be_first(fr, key, client, start, have):
+            impossible = _is_impossible(size, _least(fr, slot, client))
+            if impossible and _is_certain(fr, mt, slot, key, client, start, have):
+                frame_from_region(fr, key, min(have, PREFIX), 0, 0, s.IMPOSSIBLE, completed_by)
+                return TAKE
+            if impossible or not _may_be_first(fr, key, client, start, have):
                 f[key, s.F_MODE] = s.SEEK
                 f[key, s.F_TENTATIVE] = 0
                 f[key, s.F_SCANNED] = start
@@ -343,16 +388,17 @@ def _feed(fr: s.Framing, slot: Int, key: Int, client: Int, source: Bytes, segmen
         wanted = np.int64(PREFIX)
         if have == 0 and rest >= 4 and f[key, s.F_FRAMES] > 0:
             size = read_int32(source, at)
-            if size < _least(fr, slot, client):
+            impossible = _is_impossible(size, _least(fr, slot, client))
+            if impossible and f[key, s.F_HOLE] != 0:
                 f[key, s.F_MODE] = s.SEEK
                 f[key, s.F_SCANNED] = 0
                 f[key, s.F_STALLED] = -1
                 return s.OK
-            total = size + 4
+            total = np.int64(0) if impossible else size + 4
             if total <= rest:
                 frame = fr.frame
                 frame[s.FR_AT] = at
-                frame[s.FR_HAVE] = total
+                frame[s.FR_HAVE] = min(rest, np.int64(PREFIX)) if impossible else total
                 frame[s.FR_TOTAL] = total
                 frame[s.FR_HELD] = total
                 frame[s.FR_FIRST_NS] = segment[t.SEG_TIME_NS]
@@ -362,7 +408,7 @@ def _feed(fr: s.Framing, slot: Int, key: Int, client: Int, source: Bytes, segmen
                 frame[s.FR_RECORD_AT] = segment[t.SEG_RECORD_AT]
                 frame[s.FR_PACKET_INDEX] = segment[t.SEG_PACKET_INDEX]
                 frame[s.FR_COMPLETED_BY] = segment[t.SEG_COMPLETED_BY]
-                frame[s.FR_CAUSE] = 0
+                frame[s.FR_CAUSE] = s.IMPOSSIBLE if impossible else 0
                 frame[s.FR_TENTATIVE] = 0
                 frame[s.FR_SOURCE] = segment[t.SEG_SOURCE]
                 return TAKE
@@ -456,6 +502,14 @@ def _end_frame(fr: s.Framing, key: Int, status: Int) -> None:
     """The frame described was taken, or (REVERT) is none."""
     f = fr.f
     frame = fr.frame
+    if frame[s.FR_CAUSE] == s.IMPOSSIBLE:
+        # What it should have been may hide others.
+        f[key, s.F_MODE] = s.SEEK
+        f[key, s.F_TENTATIVE] = 0
+        f[key, s.F_SCANNED] = f[key, s.F_FROM]
+        f[key, s.F_STALLED] = -1
+        f[key, s.F_HOLE] = 1
+        return
     if frame[s.FR_SOURCE] != IN_SLAB:
         fr.v[s.V_POSITION] += frame[s.FR_TOTAL]
         return

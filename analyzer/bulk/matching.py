@@ -5,7 +5,8 @@ In: one frame at a time (`State.frame`), requests and responses of a connection 
 
 Rules
 - A broker answers a connection's requests in order. So requests wait in a queue, and a response belongs to the first
-  one in it with the same correlation id; those before it will not be answered any more. Ids may repeat.
+  one in it with the same correlation id. Ids may repeat. Those before it wait on: there are brokers that answer out of
+  order. Where bytes of answers are missing, they will not be answered any more.
 - A Produce request with acks=0 is not answered by Kafka's brokers, but by some of other makes: it waits until it is
   clear which this is. The field is decoded, whatever the version.
 - ApiVersions answered with UNSUPPORTED_VERSION (35) is in the layout of v0, whatever was asked (KIP-511).
@@ -46,7 +47,7 @@ from kwire.analyzer.bulk.headers import (
     tagged_header,
 )
 from kwire.analyzer.bulk.partitions import MAX_NAMED, count_named, record_parts, room_for_parts
-from kwire.analyzer.bulk.pending import end_first, find_pending, is_silent, put_out, take_first, wait
+from kwire.analyzer.bulk.pending import find_pending, is_silent, pass_over, put_out, take_first, take_pending, wait
 from kwire.analyzer.bulk.symbols import ENTRY_LENGTH, intern
 from kwire.analyzer.protocol import api_keys
 from kwire.analyzer.protocol.decoding import FULL, OK, SHORT, decode, read_int32
@@ -89,7 +90,7 @@ def _describe(frame: Table, row: Table, base: Int) -> None:
     """When and where a frame was captured: columns `base` and on."""
     row[base + s.M_FIRST_NS] = frame[s.FR_FIRST_NS]
     row[base + s.M_LAST_NS] = frame[s.FR_LAST_NS] if frame[s.FR_CAUSE] != s.CUT else s.NULL
-    row[base + s.M_BYTES] = frame[s.FR_TOTAL]
+    row[base + s.M_BYTES] = frame[s.FR_TOTAL] if frame[s.FR_CAUSE] != s.IMPOSSIBLE else s.NULL
     row[base + s.M_FILE] = frame[s.FR_FILE]
     row[base + s.M_NUMBER] = frame[s.FR_NUMBER]
     row[base + s.M_RECORD_AT] = frame[s.FR_RECORD_AT]
@@ -97,9 +98,10 @@ def _describe(frame: Table, row: Table, base: Int) -> None:
 
 @inline
 def _outcome(
-    frame: Table, row: Table, base: Int, orphan: Flag, pc: Int, decoded: Int, failed: Int, stopped: Int
+    frame: Table, row: Table, base: Int, orphan: Flag, pc: Int, decoded: Int, failed: Int, stopped: Int, length: Int
 ) -> Int:
-    """Note a message's outcome in columns `base` and on; return the bytes behind its last field."""
+    """Note a message's outcome in columns `base` and on; return the bytes behind its last field. `length`: what its
+    length field holds."""
     start = frame[s.FR_AT]
     state = np.int64(s.UNDECODED_STATE)
     reason = np.int64(s.R_NONE)
@@ -109,6 +111,9 @@ def _outcome(
     if frame[s.FR_CAUSE] == s.LIMIT:
         reason = np.int64(s.R_LIMIT)
         a = frame[s.FR_TOTAL]
+    elif frame[s.FR_CAUSE] == s.IMPOSSIBLE:
+        reason = np.int64(s.R_LENGTH)
+        a = length
     elif frame[s.FR_CAUSE] != 0:
         state = np.int64(s.TRUNCATED_STATE)
         reason = np.int64(s.R_CUT if frame[s.FR_CAUSE] == s.CUT else s.R_TRUNCATED)
@@ -388,7 +393,8 @@ def take(st: s.State, lay: s.Layouts, buffer: Bytes, slot: Int, key: Int, side: 
     else:
         row[s.X_REPLY] = fr.f[key, s.F_FRAMES]
     _describe(frame, row, base)
-    trailing = _outcome(frame, row, base, side == 1 and not known, pc, decoded, failed, stopped)
+    stated = read_int32(buffer, start) if frame[s.FR_CAUSE] == s.IMPOSSIBLE else np.int64(0)
+    trailing = _outcome(frame, row, base, side == 1 and not known, pc, decoded, failed, stopped, stated)
     state = row[base + s.M_STATE]
     reason = row[base + s.M_REASON]
 
@@ -431,9 +437,15 @@ def take(st: s.State, lay: s.Layouts, buffer: Bytes, slot: Int, key: Int, side: 
             k[slot, s.K_ANSWERED_NS] = row[s.X_RESPONSE_LAST_NS]
         if request >= 0:
             held = k[slot, s.K_ZERO_HELD]
-            for _ in range(before):
-                end_first(st, slot, s.UNANSWERED, completed_by)
-            take_first(fr, mt, slot)
+            if before > 0:
+                pass_over(st, slot, request, fr.f[key, s.F_HOLE] != 0, completed_by)
+                take_pending(fr, mt, slot, request)
+            else:  # as nearly always: without a call
+                take_first(fr, mt, slot)
+            if row[s.X_EXCHANGE] > k[slot, s.K_ANSWERED_TO]:
+                k[slot, s.K_ANSWERED_TO] = row[s.X_EXCHANGE]
+            else:
+                row[s.X_EARLIER_NS] = s.NULL  # it was overtaken, so the answer before it tells nothing of its wait
             if is_silent(row):
                 k[slot, s.K_ZERO_HELD] -= 1
             elif k[slot, s.K_ZERO_HELD] < held:

@@ -1,7 +1,7 @@
 """Requests that wait for their answer, and exchanges that end.
 
 In: the row of an exchange. Out: rows of `Output.exchanges` as each ends. Rules: requests of a connection wait in a
-queue, because a broker answers them in order; how many may wait is bounded.
+queue, because a broker answers them in order; one that an answer passes over waits on; how many may wait is bounded.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from kwire.analyzer.bulk import state as s
 from kwire.analyzer.bulk.partitions import MAX_WAITING, put_parts
 from kwire.analyzer.protocol import api_keys
-from kwire.captures.kernels import Flag, Int, Table, inline
+from kwire.captures.kernels import Flag, Int, Table, inline, shared
 
 MAX_PENDING: Final = 4096
 """Requests of one connection without an answer. Brokers handle one at a time and clients keep a handful in flight; a
@@ -68,6 +68,47 @@ def take_first(fr: s.Framing, mt: s.Matching, slot: Int) -> Int:
     return first
 
 
+@shared
+def take_pending(fr: s.Framing, mt: s.Matching, slot: Int, request: Int) -> None:
+    """Remove a pending request of a connection, wherever it waits; its row stays readable until the next push."""
+    k = fr.k
+    first = k[slot, s.K_HEAD]
+    if request == first:
+        take_first(fr, mt, slot)
+        return
+    before = first
+    while mt.pending[before, s.X_NEXT] != request:
+        before = mt.pending[before, s.X_NEXT]
+    mt.pending[before, s.X_NEXT] = mt.pending[request, s.X_NEXT]
+    if k[slot, s.K_TAIL] == request:
+        k[slot, s.K_TAIL] = before
+    k[slot, s.K_COUNT] -= 1
+    mt.pending[request, s.X_NEXT] = mt.v[s.V_PENDING_FREE]
+    mt.v[s.V_PENDING_FREE] = request
+    mt.v[s.V_PENDING_LIVE] -= 1
+
+
+@shared
+def pass_over(st: s.State, slot: Int, request: Int, lossy: Flag, completed_by: Int) -> None:
+    """An answer to `request` came before those to the requests before it. They wait on, because their answers may still
+    come, but for those that brokers do not answer; if bytes of answers are missing (`lossy`), theirs are among them."""
+    fr = st.framing
+    mt = st.matching
+    k = fr.k
+    if lossy:
+        while k[slot, s.K_HEAD] != request:
+            end_first(st, slot, s.UNANSWERED, completed_by)
+        return
+    at = k[slot, s.K_HEAD]
+    while at != request:
+        following = mt.pending[at, s.X_NEXT]
+        if is_silent(mt.pending[at]):
+            take_pending(fr, mt, slot, at)
+            k[slot, s.K_ZERO_HELD] -= 1
+            put_out(st, mt.pending[at], s.NO_RESPONSE_EXPECTED, completed_by)
+        at = following
+
+
 @inline
 def flush_pending(st: s.State, slot: Int, status: Int, completed_by: Int) -> None:
     """No answer will come any more. Room was made sure of before."""
@@ -92,7 +133,8 @@ def end_first(st: s.State, slot: Int, status: Int, completed_by: Int) -> None:
         fr.k[slot, s.K_ZERO_HELD] -= 1
         put_out(st, mt.pending[first], s.NO_RESPONSE_EXPECTED, completed_by)
     else:
-        put_out(st, mt.pending[first], status, completed_by)
+        passed = status == s.IN_FLIGHT and mt.pending[first, s.X_EXCHANGE] < fr.k[slot, s.K_ANSWERED_TO]
+        put_out(st, mt.pending[first], s.UNANSWERED if passed else status, completed_by)
 
 
 @inline
@@ -126,6 +168,8 @@ def wait(st: s.State, slot: Int, row: Table, completed_by: Int) -> None:
     if silent and (k[slot, s.K_ZERO_SILENT] != 0 or k[slot, s.K_CLOSED] != 0):
         put_out(st, row, s.NO_RESPONSE_EXPECTED, completed_by)
         return
+    if k[slot, s.K_FINS] >> (1 - k[slot, s.K_CLIENT]) & 1 != 0 and not silent:
+        row[s.X_RESPONSE_REASON] = s.R_SHUT
     if k[slot, s.K_CLOSED] != 0:
         put_out(st, row, s.UNANSWERED, completed_by)
         return

@@ -411,7 +411,8 @@ def _fetch_held(know: PurgatoryState, rows: Rows, i: Int, session: Int) -> Int:
     if verdict == UNKNOWN:
         return np.int64(NULL)
     held = min(served - SERVICE_US, wait)
-    return held if released == NULL else min(held, (released - rows.taken_up[i]) // 1000)
+    # One record ends the wait only where a byte is enough.
+    return held if released == NULL or least > 1 else min(held, (released - rows.taken_up[i]) // 1000)
 
 
 @inline

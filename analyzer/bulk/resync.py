@@ -185,6 +185,8 @@ def _judge_request(
         if status == OK and stopped == stop:
             return NAMELESS if first and api == api_keys.PRODUCE and stop - body <= NO_TOPICS else PROVED
         if status == OK and boundary and stop - stopped <= MAX_REST:
+            if fits >= 0 and stop == end and api == api_keys.API_VERSIONS and _is_empty_list(fr, stopped, stop):
+                return PROVED
             return LIKELY if fits >= 0 and not first else NAMELESS
         return LIKELY if fits == 1 else NOT
     if not may_go_on(status):
@@ -192,6 +194,13 @@ def _judge_request(
     if fits < 0 and (length > 0 or fr.k[slot, s.K_CLIENT_ID] != s.NULL):
         return NOT  # do not wait for the rest of what says no name, or no readable one
     return LIKELY if fits >= 0 else UNSURE
+
+
+@inline
+def _is_empty_list(fr: s.Framing, at: Int, end: Int) -> Flag:
+    """Whether an array of no elements, and nothing else, stands behind the fields of a request. librdkafka up to 1.3
+    ends ApiVersions so."""
+    return end - at == 4 and (read_int32(fr.slab, at) == 0 or read_int32(fr.slab, at) == -1)
 
 
 @inline

@@ -274,6 +274,8 @@ class Window:
     oldest       whatever ends in later windows has its first packet at this ordinal or later
     measured     the parts of latencies have been worked out (`kwire.analyzer.analysis.latency`)
     zookeeper    what was said to ZooKeeper, in order
+    open         int64[:, 6]: requests without an answer at its end, where those were asked for: connection's number,
+                 last byte (ns), API key, `acks`, `max_wait_ms`, client id (a string's number)
     """
 
     names: Names
@@ -289,6 +291,7 @@ class Window:
     _messages: tuple[tuple[np.ndarray, np.ndarray], ...]
     measured: bool = False
     zookeeper: tuple[ZooKeeper, ...] = ()
+    open: np.ndarray = field(default_factory=lambda: np.zeros((0, 6), np.int64))
     _over: tuple[np.ndarray, np.ndarray] | None = None
 
     @property
@@ -483,6 +486,7 @@ class ShardMerger:
             names=self.names,
             every=exchanges,
             exchanges=exchanges,
+            open=self._open(shards),
             topic_ids=facts[kind == s.FACT_TOPIC_ID][:, [s.FACT_A, s.FACT_B, s.FACT_COMPLETED_BY]],
             brokers=facts[kind == s.FACT_BROKER][:, [s.FACT_A, s.FACT_B, s.FACT_C, s.FACT_D]],
             offers=offers,
@@ -580,6 +584,18 @@ class ShardMerger:
             number = self.connections(np.array([event.slot]), np.array([event.client_side]))
             events.append(event._replace(slot=int(number[0])))
         return tuple(sorted(events, key=lambda event: (event.completed_by, self.names.serials[event.slot])))
+
+    def _open(self, shards: Sequence[ShardResult]) -> np.ndarray:
+        """Open requests of all shards, with numbers in place of slots and symbols."""
+        parts = [np.zeros((0, 6), np.int64)]
+        for known, ended in zip(self._shards, shards, strict=True):
+            if len(ended.open):
+                number = self.connections(ended.open[:, 0], ended.open[:, 1])
+                client = through(known.strings, ended.open[:, 6])
+                parts.append(np.column_stack([number, ended.open[:, 2:6], client]))
+        every = np.concatenate(parts)
+        result: np.ndarray = every[every[:, 0] >= 0]
+        return result
 
     # -- connections --------------------------------------------------------------------------------------------------
     def connections(self, slots: np.ndarray, clients: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from kwire.analyzer.bulk import state as s
 from kwire.analyzer.bulk.fields import BY_ROLE_COLUMNS
 from kwire.analyzer.bulk.framing import converse
 from kwire.analyzer.bulk.projection import roles
-from kwire.analyzer.bulk.shard_result import ShardResult, connections, path_delay_behind, sealed
+from kwire.analyzer.bulk.shard_result import OPEN_COLUMNS, ShardResult, connections, path_delay_behind, sealed
 from kwire.analyzer.bulk.symbols import COUNT, Symbols, content, fresh, grown, of_all, without
 from kwire.analyzer.frame.arrow import distinct
 from kwire.analyzer.protocol import schema
@@ -321,6 +321,25 @@ class Conversations:
         if tls is not None and (oldest := tls.oldest()) is not None:
             indices.append(np.array([oldest]))
         return min((int(values.min()) for values in indices if len(values)), default=None)
+
+    def open_requests(self, streams: Streams) -> np.ndarray:
+        """int64[n, OPEN_COLUMNS]: requests without an answer so far, those of a connection in their order."""
+        state = self._state
+        k, pending = state.framing.k, state.matching.pending
+        rows = k[(k[:, s.K_STARTED] != 0) & (k[:, s.K_HEAD] >= 0) & (k[:, s.K_CLASS] == s.KAFKA), s.K_HEAD]
+        parts = []
+        while len(rows):
+            parts.append(pending[rows])
+            rows = pending[rows, s.X_NEXT]
+            rows = rows[rows >= 0]
+        if not parts:
+            return np.zeros((0, OPEN_COLUMNS), np.int64)
+        every = np.concatenate(parts)
+        # Produce with acks=0 is not answered.
+        every = every[(every[:, s.X_REQUEST_LAST_NS] != s.NULL) & (every[:, s.X_ACKS] != 0)]
+        own = every[:, s.X_SLOT]
+        columns = (s.X_REQUEST_LAST_NS, s.X_API_KEY, s.X_ACKS, s.X_MAX_WAIT, s.X_CLIENT_ID)
+        return np.stack([streams.slots(own), k[own, s.K_CLIENT], *(every[:, column] for column in columns)], axis=1)
 
     def _put(self, part: str, name: str, table: Any) -> None:
         """Another array in the place of a table."""

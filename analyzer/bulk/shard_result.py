@@ -29,6 +29,10 @@ SYMBOLS = ("client_id", "software_name", "software_version", "sasl_mechanism", "
 TEXTS = ("tls_version", "tls_cipher", "tls_sni", "tls_alpn", "tls_subject", "tls_failure")
 """The columns of `Connections` that are numbers in `Ended.texts`."""
 
+OPEN_COLUMNS: Final = 7
+"""Of an open request: slot of its connection, which side of it is the client, last byte of the request (ns), API key,
+`acks`, `max_wait_ms`, and the client id's symbol."""
+
 NOT_KNOWN, AT_CLIENT, AT_BROKER, BETWEEN = range(4)
 """Where a connection was captured."""
 
@@ -55,8 +59,8 @@ class Connections:
     number      which connection: a shard's slot, in a `Window` its number in `Names`
     completed_by     ordinal of the packet that ended it
     columns     by name: `is_kafka`, `client_side` (-1: unknown), `first_0` and `first_1` (the first 8 bytes of each
-                side), `first_ns`, `last_ns`, `rtt_ns`, `prefix_kind`, the columns of the table `connections` that are
-                numbers, and `SYMBOLS`
+                side), `first_ns`, `last_ns`, `rtt_ns`, `prefix_kind`, `broker_frames` (messages of the broker), the
+                columns of the table `connections` that are numbers, and `SYMBOLS`
     """
 
     number: np.ndarray
@@ -94,6 +98,7 @@ class ShardResult:
     texts       what the TLS of `connections` says
     oldest      ordinal of the first packet of the oldest request that may still end; None where none is open
     zookeeper   what was said to ZooKeeper
+    open        int64[o, OPEN_COLUMNS]: requests without an answer at its end, where those were asked for
     """
 
     exchanges: np.ndarray
@@ -112,6 +117,7 @@ class ShardResult:
     texts: list[str]
     zookeeper: list[ZooKeeper] = field(default_factory=list)
     anew: bool = False
+    open: np.ndarray = field(default_factory=lambda: np.zeros((0, OPEN_COLUMNS), np.int64))
 
     @property
     def rows(self) -> int:
@@ -269,6 +275,7 @@ def _connections(
         "closed": k[:, s.K_CLOSED],
         "tls": k[:, s.K_TLS] != 0,
         "requests": k[:, s.K_REQUESTS],
+        "broker_frames": f.reshape(len(ended), 2, s.F_COLUMNS)[rows, 1 - client, s.F_FRAMES],
         "errors": k[:, s.K_ERRORS],
         "client_packets": sides[rows, client, t.D_PACKETS],
         "broker_packets": sides[rows, 1 - client, t.D_PACKETS],

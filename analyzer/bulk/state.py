@@ -91,8 +91,9 @@ TRUNCATED, LIMIT = 1, 2  # see also CUT
     K_ANSWERED_NS,  # last byte of the last response, NULL before the first
     K_LAST_ID,  # correlation id of the last request, NULL before the first
     K_HOLES,  # holes so far that requests may have been lost in
+    K_ANSWERED_TO,  # the highest ordinal of a request that was answered, -1 before the first
     K_COLUMNS,
-) = range(42)
+) = range(43)
 UNDECIDED, KAFKA, OTHER = 0, 1, 2
 
 # --- exchanges --------------------------------------------------------------------------------------------------------
@@ -199,7 +200,9 @@ DECODED_STATE, TRUNCATED_STATE, UNDECODED_STATE = 0, 1, 2
     R_CUT,  # the capture or the connection ended inside; A bytes of the message missing
     R_NO_REQUEST,
     R_TOO_MANY,  # more requests without an answer than a connection may have
-) = range(11)
+    R_LENGTH,  # the length field holds A, which no message can have
+    R_SHUT,  # the broker had closed the connection before the request came
+) = range(13)
 
 # --- topic-partitions of an exchange (`kwire.analyzer.bulk.partitions`) -----------------------------------------------
 # Output and windows have the first P_COLUMNS of these, those of exchanges in progress one more, P_PENDING_COLUMNS.
@@ -285,12 +288,12 @@ KEEP_SOME_BYTES: Final = 4 << 20
     FR_RECORD_AT,
     FR_PACKET_INDEX,
     FR_COMPLETED_BY,
-    FR_CAUSE,  # 0 whole, TRUNCATED, LIMIT, CUT
+    FR_CAUSE,  # 0 whole, TRUNCATED, LIMIT, CUT, IMPOSSIBLE
     FR_TENTATIVE,
     FR_SOURCE,  # which bytes FR_AT points into: the window's, the waiting ones, the slab
     FR_COLUMNS,
 ) = range(15)
-CUT: Final = 3
+CUT, IMPOSSIBLE = 3, 4
 
 # --- the vector of counters -------------------------------------------------------------------------------------------
 (

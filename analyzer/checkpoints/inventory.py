@@ -42,7 +42,7 @@ from kwire.analyzer.checkpoints.codec import Kind, kind_of
 
 _PLAIN: Final = (
     "kwire.captures.files.sources.FileInfo",
-    "kwire.captures.files.layouts.Layout:state interfaces comments notes _secrets_bytes _foreign _drops",
+    "kwire.captures.files.layouts.Layout:state interfaces comments notes _secrets_bytes _foreign _drops _commented",
     "kwire.captures.files.growing_files.FilePosition",
     "kwire.captures.flow_tables.FlowTables",
     "kwire.captures.fragments.FragmentTables",
@@ -133,8 +133,11 @@ _WATCH: Final = (
     "kwire.analyzer.live.live_counts.Moment",
     "kwire.analyzer.live.live_counts.Tally",
     "kwire.analyzer.live.live_counts.Second",
-    "kwire.analyzer.live.live_counts.Counts:time_ns told _told _seconds _groups _since",
-    "kwire.analyzer.live.evaluation_windows.EvaluationWindows:_topics told left_out _sink _rows _since",
+    "kwire.analyzer.live.open_requests.OpenAtBroker",
+    "kwire.analyzer.live.open_requests.OpenRequests",
+    "kwire.analyzer.live.live_counts.Counts:time_ns told _told _seconds _groups _since open",
+    "kwire.analyzer.live.evaluation_windows.EvaluationWindows:"
+    "_topics told left_out _sink _rows _since _now _refused_since",
     "kwire.analyzer.live.watch_session.SessionState",
 )
 """The same, of a watch besides: others do not load them."""

@@ -344,7 +344,8 @@ def _names(text: str | None, option: str, purpose: str) -> list[Operand]:
 def _sort(text: str | None) -> Operand | None:
     if text is None:
         return None
-    (operand, *more) = _names(text.removeprefix("-"), "--sort", "to sort by")
+    name = text.removeprefix("-")
+    (operand, *more) = _names("total" if name.strip() == "latency" else name, "--sort", "to sort by")
     if more:
         raise UsageError(f"--sort {text}: one name is enough", "sort by one, and by more with kwire sql ... ORDER BY")
     if operand.kind == "opaque":

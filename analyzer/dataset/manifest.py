@@ -110,7 +110,16 @@ def _is_capture(entry: Any) -> bool:
         and all(_is_attempt(attempt) for attempt in entry.get("attempts", []))
         and isinstance(entry.get("packets", {}), dict)
         and all(count is None or _is_count(count) for count in entry.get("packets", {}).values())
+        and _counts(entry.get("not_understood", {}))
+        and isinstance(entry.get("answered_otherwise", []), list)
+        and all(_is_answered_otherwise(connection) for connection in entry.get("answered_otherwise", []))
     )
+
+
+def _is_answered_otherwise(connection: Any) -> bool:
+    """Whether this is a connection of a capture point whose answers are of another protocol than Kafka."""
+    names = ("connection", "looks_like")
+    return isinstance(connection, dict) and all(isinstance(connection.get(name), str) for name in names)
 
 
 def _is_attempt(attempt: Any) -> bool:

@@ -114,6 +114,11 @@ EXCHANGES = (
         ("response_packet", pa.int64(), "Number, from 1, of the packet in that file."),
         ("request_offset", pa.int64(), "Byte offset of that packet's record in the file; null if compressed or stdin."),
         ("response_offset", pa.int64(), "The same for the response."),
+        ("broker_low_us", pa.int64(),
+         "The least that the broker itself took: `broker_us`, or, where that cannot be told, what is left after the "
+         "longest wait that the request allows (`timeoutMs`, `maxWaitMs`)."),
+        ("broker_high_us", pa.int64(),
+         "The most that it may have taken: `broker_us`, or all of `total_us` but queue, muted and network."),
     ),
 )
 # fmt: on

@@ -274,12 +274,26 @@ class CaptureFrame:
             client = (ips[1][ip] if ip >= 0 else "", ids[1][named] if named >= 0 else None, lost)
             of.append(clients.setdefault(client, len(clients)))
             at.append(servers.setdefault(_end(brokers[1][broker] if broker >= 0 else "", port), len(servers)))
-        for link in self.links[len(of) :]:  # no row of its own: the name says enough
+        own_ids = self._own_ids(len(of))
+        for number, link in enumerate(self.links[len(of) :], len(of)):  # no row of its own: its exchanges say enough
             client_end, _, broker_end = link.rpartition("#")[0].partition("-")
-            of.append(clients.setdefault((client_end.rpartition(":")[0], None, False), len(clients)))
+            key = client_end.rpartition(":")[0], own_ids.get(number), False
+            of.append(clients.setdefault(key, len(clients)))
             at.append(servers.setdefault(broker_end, len(servers)))
         self.unread = np.array([lost for _, _, lost in clients], bool)
         return np.array(of, np.int32), [(ip, named) for ip, named, _ in clients], np.array(at, np.int32), list(servers)
+
+    def _own_ids(self, rows: int) -> dict[int, str]:
+        """Client ids by connection, as their exchanges have them, of connections beyond so many rows of the table:
+        those that go on."""
+        if len(self.links) <= rows:
+            return {}
+        codes, names = self.table("exchanges").text("client_id")
+        link = self.exchanges.link
+        named = spill.where(len(link), lambda block: (link[block] >= rows) & (codes[block] >= 0))
+        named = named[np.lexsort((self.exchanges.exchange[named], link[named]))]
+        named = named[first_rows(link[named])] if len(named) else named
+        return {int(link[row]): names[codes[row]] for row in named.tolist()}
 
     def _ids(self, codes: np.ndarray, names: list[str]) -> tuple[np.ndarray, list[str]]:
         """Client ids of connections, as in table `clients`: an empty id is replaced by a later one, because the first

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from kwire.analyzer.dataset.tables import OPAQUE_REASONS
-from kwire.analyzer.findings import root_causes, undelivered
+from kwire.analyzer.findings import foreign_protocols, root_causes, undelivered
 from kwire.analyzer.findings.capture import ORPHAN, CaptureFrame
 from kwire.analyzer.findings.rules import RULES, Limits, Match, limits_of, rule
-from kwire.analyzer.findings.wording import count, lasting, moment, share, size
+from kwire.analyzer.findings.wording import count, lasting, listed, moment, share, size
 
 
 def _worst(capture: CaptureFrame, amounts: np.ndarray) -> tuple[int, ...]:
@@ -92,6 +92,30 @@ def clock_back(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         when, amount = capture.set_back
         text = f"The capture's clock went back by {lasting(amount)} or more at {moment(when)}: rules that argue with "
         yield Match(f"{text}the order or the length of times were not asked.", 1, when, when)
+
+
+@rule(
+    "quality",
+    "frames-not-understood",
+    "note",
+    "60 packets are not understood: ethertype 0x8903 (FabricPath).",
+    why="A fact: what such frames carry was not looked into, so Kafka may be in them.",
+    suppressed_when="Protocols that never carry TCP: ARP, spanning tree, ICMP, routing.",
+    advice="Capture where packets do not have that header, or strip it (editcap -C) before.",
+    evidence="forged: frames of a type that is not known, and ARP; link-vntag and tunnel-tzsp are read",
+)
+def not_understood(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    kinds = capture.entry.get("not_understood") or {}
+    if kinds:
+        total = sum(kinds.values())
+        named = [f"{kind} ({number:,})" if len(kinds) > 1 else kind for kind, number in kinds.items()]
+        are = "is" if total == 1 else "are"
+        yield Match(
+            f"{count(total, 'packet')} {are} not understood: {listed(named[:5], len(named))}.",
+            total,
+            *capture.span,
+            what={"frames": ",".join(kinds)},
+        )
 
 
 @rule(
@@ -204,7 +228,12 @@ def encrypted(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     said_nothing[: len(failures)] |= failures >= 0
     sealed = np.where(said_nothing, 0, capture.link_numbers("opaque_encrypted_bytes"))
     # Those that nothing but their first bytes is known of.
-    shut = [connection for connection in capture.sealed if "tls_failure" not in (connection.get("tls") or {})]
+    probes = foreign_protocols.unheard_hellos(capture)
+    shut = [
+        connection
+        for connection in capture.sealed
+        if "tls_failure" not in (connection.get("tls") or {}) and connection["connection"] not in probes
+    ]
     many = int((sealed > 0).sum()) + len(shut)
     if many:
         amount = int(sealed.sum()) + sum(connection["payload_bytes"] for connection in shut)
@@ -224,8 +253,9 @@ _EXPECTED = ("encrypted", "sasl", "prefix")
     "3.0 % of the bytes could not be decoded: 40.0 kB malformed, 1.2 kB of an unknown API.",
     why="One byte in a hundred hides whole messages; less are strays.",
     suppressed_when="They are encrypted, log in, or stand before Kafka (a proxy's prefix): those are expected. "
-    "Requests that a broker did not take (frame-oversized), or never had (request-undelivered). "
-    "Answers whose requests were not captured: capture-midstream and capture-lost-packets tell of what is missing.",
+    "Requests that a broker did not take (frame-oversized), or never had (request-undelivered), connections with an "
+    "impossible length (frame-length-impossible) and answers in another protocol (not-kafka). Answers whose requests "
+    "were not captured: capture-midstream and capture-lost-packets tell of what is missing.",
     advice="See `reason` in kwire show --json; a client that speaks a dialect of its own is named there.",
     evidence="a forged capture of an unknown API, and of answers without their requests; errors-librdkafka-4.3",
     share=0.01,
@@ -241,6 +271,8 @@ def opaque(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         parts["limit"][capture.exchanges.link[root_causes.oversized(capture)]] = 0
     lost = undelivered.links(capture)  # what came behind a hole
     parts["skipped"] = np.where((capture.link_numbers("opened") > 0) & ~lost, capture.link_numbers("skipped_bytes"), 0)
+    for reason in ("malformed", "skipped"):
+        parts[reason][foreign_protocols.broken_links(capture)] = 0
     amounts = {reason: int(part.sum()) for reason, part in parts.items() if part.any()}
     gone = sum(amounts.values())
     if gone and gone >= at.share * payload:

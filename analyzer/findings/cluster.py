@@ -48,14 +48,17 @@ def metadata_storm(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     )
     for group_rows in split(rows, capture.client[rows], least=at.rate * at.window_s):
         begun = int(first[capture.client[group_rows[0]]]) + int(at.start_s * SECOND)
-        group_rows = group_rows[capture.exchanges.request_time[group_rows] >= begun]
-        group_rows = group_rows[np.argsort(capture.exchanges.request_time[group_rows], kind="stable")]
+        every = group_rows[np.argsort(capture.exchanges.request_time[group_rows], kind="stable")]
+        group_rows = every[capture.exchanges.request_time[every] >= begun]
         requested = capture.exchanges.request_time[group_rows]
         most, start, past = busiest_window(requested, int(at.window_s * SECOND))
         if most < at.rate * at.window_s or root_causes.near(capture, int(requested[start]), int(requested[past - 1])):
             continue
+        group_rows, requested = every, capture.exchanges.request_time[every]
+        most, start, past = busiest_window(requested, int(at.window_s * SECOND))
         who = capture.who(int(capture.client[group_rows[0]]))
-        text = f"{client(who)} asks for Metadata {most / at.window_s:.1f} times a second."
+        rate = _rate(requested[start:past])
+        text = f"{client(who)} asks for Metadata {rate:.1f} times a second."
         yield Match(
             text,
             most,
@@ -65,6 +68,12 @@ def metadata_storm(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
             {"api": "Metadata"},
             (int(group_rows[start]), int(group_rows[start]), int(group_rows[past - 1])),
         )
+
+
+def _rate(times: np.ndarray) -> float:
+    """Events a second between the first and the last of sorted times, us."""
+    lasted = int(times[-1] - times[0])
+    return (len(times) - 1) * SECOND / lasted if lasted else float(len(times))
 
 
 @rule(

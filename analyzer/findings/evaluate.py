@@ -19,11 +19,15 @@ from kwire.analyzer.findings import (  # noqa: F401  (each registers its rules)
     commits,
     error_answers,
     fetch,
+    fetch_waits,
+    foreign_protocols,
     groups,
     latency,
     malformed,
     network,
+    not_kafka,
     produce,
+    replication,
     root_causes,
     security,
     sending,
@@ -73,6 +77,7 @@ def of_point(capture: CaptureFrame, only: Collection[str] | None = None) -> list
         + len(capture.table("exchanges"))
         + len(capture.sealed)
         + len(capture.attempts)
+        + len(capture.entry.get("not_understood", ()))
     )
     if not rows:
         return []  # log segments, or no Kafka: notes of the analysis say so

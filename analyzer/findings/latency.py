@@ -9,13 +9,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from kwire.analyzer.findings import replication, stalls
 from kwire.analyzer.findings.capture import HELD, SECOND, CaptureFrame, api_name
 from kwire.analyzer.findings.rules import Limits, Match, rule
-from kwire.analyzer.findings.wording import client, count, lasting, moment, share
+from kwire.analyzer.findings.wording import client, count, lasting, listed, moment, share
 from kwire.analyzer.frame import arrow, spill
 from kwire.analyzer.frame.frame import NULL
 from kwire.analyzer.frame.grouping import rows_by_key, sort_by, split
-from kwire.analyzer.protocol import api_keys
 
 JUDGED = 100
 """Answers that a 99th percentile needs; of fewer it is the longest but one."""
@@ -43,8 +43,9 @@ def _lasted(capture: CaptureFrame, rows: np.ndarray) -> int:
     why="Measured: on an overloaded machine of two cores the 99th percentile was 62 ms for Produce, 47 ms for "
     "Metadata, and none of 7,057 answers took more than 173 ms; a cluster known for its slow disks had 1 s. 500 ms is "
     "a warning, 200 ms a note.",
-    suppressed_when="Fewer than 100 such answers in the minute, or all within 10 s; what the broker held cannot be "
-    "told apart; fetches of brokers among themselves.",
+    suppressed_when="Fewer than 100 such answers in the minute, or all within 10 s (then a note, where five of them "
+    "and a tenth took half a second); what the broker held cannot be told apart; fetches of brokers among themselves; "
+    "what waited in a stall (broker-stall).",
     advice="Look at that broker's disks, garbage collection, request handlers and in-sync replicas.",
     evidence="forged: 100 answers of which 2 took 600 ms at the broker; 99 of them; and the same while held",
     slow_ms=500,
@@ -52,6 +53,8 @@ def _lasted(capture: CaptureFrame, rows: np.ndarray) -> int:
     window_s=60,
     answers=JUDGED,
     over_s=OVER_S,
+    few=5,
+    share=0.1,
     by_clock=True,
 )
 def broker_slow(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
@@ -61,8 +64,8 @@ def broker_slow(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     rows = spill.true_rows((spent != NULL) & (capture.exchanges.response_end != NULL))
     # Followers' and voters' fetches wait for data that nobody may write for a while.
     rows = rows[~(capture.between_brokers[capture.client[rows]] & arrow.among(capture.exchanges.api[rows], HELD))]
-    if len(rows) < at.answers:
-        return
+    rows = rows[~stalls.in_stalls(capture, rows)]
+    judged: set[tuple[int, int]] = set()
     window = (capture.exchanges.response_end[rows] - capture.span[0]) // int(at.window_s * SECOND)
     worst: dict[tuple[int, int], tuple[int, np.ndarray]] = {}
     for group_rows in split(rows, capture.broker[rows], capture.exchanges.api[rows], window, least=at.answers):
@@ -70,6 +73,7 @@ def broker_slow(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
             continue
         late = _quantile(spent[group_rows], 99)
         key = int(capture.broker[group_rows[0]]), int(capture.exchanges.api[group_rows[0]])
+        judged.add(key)
         if late >= at.note_ms * 1000 and late > worst.get(key, (0, group_rows))[0]:
             worst[key] = late, group_rows
     for (broker, api), (late, late_rows) in worst.items():
@@ -90,144 +94,90 @@ def broker_slow(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
             proven=True,
             severity=None if late >= at.slow_ms * 1000 else "note",
         )
+    yield from _slow_in_short(capture, at, rows, spent, judged)
+
+
+def _slow_in_short(
+    capture: CaptureFrame, at: Limits, rows: np.ndarray, spent: np.ndarray, judged: set[tuple[int, int]]
+) -> Iterator[Match]:
+    """Brokers of whose answers there are too few for a percentile, and many took long."""
+    for group_rows in split(rows, capture.broker[rows], capture.exchanges.api[rows], least=at.few):
+        key = int(capture.broker[group_rows[0]]), int(capture.exchanges.api[group_rows[0]])
+        slow = group_rows[spent[group_rows] >= at.slow_ms * 1000]
+        if key in judged or len(slow) < at.few or len(slow) < at.share * len(group_rows):
+            continue
+        text = f"{capture.brokers[key[0]]} needed {lasting(at.slow_ms * 1000)} or more for {len(slow):,} of "
+        text += f"{count(len(group_rows), api_name(key[1]) + ' request')} in {lasting(_lasted(capture, group_rows))}, "
+        text += "without what it held, throttling, queues and network: too few to judge; a longer capture would tell "
+        requested = capture.exchanges.request_time[group_rows]
+        yield Match(
+            f"{text}whether it goes on.",
+            len(slow),
+            int(requested.min()),
+            int(requested.max()),
+            capture.who(broker=key[0]),
+            {"api": api_name(key[1])},
+            (int(slow[0]), int(slow[spent[slow].argmax()]), int(slow[-1])),
+            cause="the broker's own work",
+            proven=True,
+            severity="note",
+        )
 
 
 @rule(
     "latency",
     "broker-stall",
     "warning",
-    "10.0.0.1:9092 answered nobody for 2.4 s from 10:01:03, while 12 clients waited.",
+    "10.0.0.1:9092 answered nobody for 2.4 s from 10:01:03, while 12 clients waited, 5 of them also at 10.0.0.2:9092, "
+    "for its replicas.",
     why="The 99th percentile of answers is below 70 ms; replicas leave the in-sync set after 30 s, sessions end after "
     "6 to 45 s.",
-    suppressed_when="Fewer than three clients waited, or fewer than five answers came at once after; nothing else was "
-    "captured meanwhile either (then the capture paused).",
-    advice="Look for a pause of garbage collection or of the disk at that second.",
-    evidence="forged: a second without answers while five clients ask; and without anything",
+    suppressed_when="Nothing that a broker answers at once was open (what waits for replicas may wait for another "
+    "broker); nothing else was captured meanwhile either (then the capture paused). A note: fewer than three clients "
+    "waited, or fewer than five answers came within a second after.",
+    advice="Look for a pause of garbage collection, of the virtual machine or of the disk at that second.",
+    evidence="frozen-broker-2; forged: a second without answers while five clients ask; and without anything; one "
+    "client; only acks=all; up to the end of the capture",
     pause_ms=1000,
     clients=3,
     answers=5,
-    burst_ms=100,
     by_clock=True,
 )
 def broker_stall(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
-    rows = capture.exchanges
-    pause = int(at.pause_ms * 1000)
-    requested: np.ndarray | None = None
-    known = spill.true_rows(rows.response_end != NULL)
-    for group_rows in split(known, spill.take(capture.broker, known)):
-        broker = int(capture.broker[group_rows[0]])
-        times, group_rows = sort_by(spill.take(rows.response_end, group_rows), group_rows)
-        for gap in _apart(times, pause).tolist():
-            begin, end = int(times[gap]), int(times[gap + 1])
-            burst = int(np.searchsorted(times, end + at.burst_ms * 1000, side="right"))
-            some = group_rows[gap + 1 : burst]
-            # Asked before the middle of the pause: whoever asks at its end waits for nobody.
-            waited = some[~arrow.among(rows.api[some], HELD) & (end - rows.request_time[some] >= pause // 2)]
-            clients = len(arrow.distinct(capture.client[waited]))
-            if requested is None:
-                requested = np.sort(rows.request_time[rows.request_time != NULL])
-            inside = np.searchsorted(requested, [begin + pause // 10, end - pause // 10])
-            if len(some) < at.answers or clients < at.clients or inside[1] <= inside[0]:
-                continue
-            text = f"{capture.brokers[broker]} answered nobody for {lasting(end - begin)} from {moment(begin)}, while "
-            text += f"{count(clients, 'client')} waited."
-            yield Match(
-                text,
-                len(waited),
-                begin,
-                end,
-                capture.who(broker=broker),
-                {},
-                tuple(waited[[0, 0, -1]].tolist()),
-                cause="a pause of the broker",
-                proven=False,
-            )
-
-
-def _apart(times: np.ndarray, least: int) -> np.ndarray:
-    """Sorted times that are followed by a gap of at least this length."""
-
-    def far(block: slice) -> np.ndarray:
-        return np.asarray(times[1:][block] - times[:-1][block] >= least)
-
-    return spill.where(len(times) - 1, far)
-
-
-@rule(
-    "latency",
-    "replication-slow",
-    "warning",
-    "Produce with acks=all took 1.8 s (99th percentile of 400) at 10.0.0.1:9092; Heartbeat there 4.0 ms.",
-    why="With three replicas the usual wait is 2 ms; half a second, and ten times what the same broker takes for what "
-    "needs no follower, is the followers'.",
-    suppressed_when="Fewer than 100 such requests, or all within 10 s; nothing to compare with at that broker, in the "
-    "same ten seconds as what took long: a broker that is slow as a whole for a while is none whose followers are.",
-    advice="Find the slow follower: its disk, its network.",
-    evidence="forged: acks=-1 at 600 ms beside Heartbeats at 4 ms; and beside Heartbeats at 100 ms; a broker that is "
-    "slow for half a minute of many",
-    slow_ms=500,
-    factor=10,
-    answers=JUDGED,
-    compared=30,
-    over_s=OVER_S,
-)
-def replication_slow(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
-    if capture.greatest("latency_us") < at.slow_ms * 1000:
-        return
-    rows, acks = capture.exchanges, capture.column("acks")
-    own = _own(capture)
-    good = (rows.error == 0) & (own != NULL)
-    every = spill.true_rows(good & (rows.api == api_keys.PRODUCE) & (acks == -1))
-    plain = spill.true_rows(good & (((rows.api == api_keys.PRODUCE) & (acks == 1)) | arrow.among(rows.api, _PROMPT)))
-    for broker in arrow.distinct(capture.broker[every]).tolist():
-        of_broker, others = every[capture.broker[every] == broker], plain[capture.broker[plain] == broker]
-        if len(of_broker) < at.answers or len(others) < at.compared:
-            continue
-        slow = of_broker[own[of_broker] >= at.slow_ms * 1000]
-        others = others[arrow.among(_spell(capture, others), arrow.distinct(_spell(capture, slow)))]
-        if len(others) < at.compared or _lasted(capture, of_broker) < at.over_s * SECOND:
-            continue
-        late, usual = _quantile(own[of_broker], 99), max(_quantile(own[others], 95), 1)
-        if late < at.slow_ms * 1000 or late < at.factor * usual:
-            continue
-        what = api_name(int(np.bincount(rows.api[others]).argmax()))
-        text = f"Produce with acks=all took {lasting(late)} (99th percentile of {len(of_broker):,}) at "
-        text += f"{capture.brokers[broker]}; {what} there {lasting(usual)}."
-        slow = of_broker[own[of_broker] >= late]
-        held = (capture.column("hold_us")[slow] > 0).any()
-        places = int(slow[0]), int(of_broker[own[of_broker].argmax()]), int(slow[-1])
+    by_broker: dict[tuple[int, bool], list[stalls.Stall]] = {}
+    for stall in stalls.stalls(capture):
+        by_broker.setdefault((stall.broker, stall.is_clear), []).append(stall)
+    for (broker, is_clear), some in by_broker.items():
+        waited = np.concatenate([stall.waited for stall in some])
+        elsewhere = np.concatenate([stall.elsewhere for stall in some])
+        clients = arrow.distinct(capture.client[np.concatenate([waited, elsewhere])])
+        longest = max(some, key=lambda stall: stall.end - stall.begin)
+        text = f"{capture.brokers[broker]} answered nobody for {lasting(longest.end - longest.begin)} from "
+        text += moment(longest.begin)
+        text += "" if longest.is_over else ", up to the end of the capture"
+        if len(some) > 1:
+            together = sum(stall.end - stall.begin for stall in some)
+            text += f" ({len(some)} such pauses from {moment(some[0].begin)} on, {lasting(together)} together)"
+        text += f", while {count(len(clients), 'client')} waited"
+        if len(elsewhere):
+            others = [capture.brokers[other] for other in arrow.distinct(capture.broker[elsewhere]).tolist()]
+            also = len(arrow.distinct(capture.client[elsewhere]))
+            which = "all" if also == len(clients) else f"{also:,}"
+            text += f", {which} of them also at {listed(others[:3], len(others))}, for its replicas"
+        text += "." if is_clear else "; a longer capture would tell whether others wait too."
+        took = capture.exchanges.response_end[waited] - capture.exchanges.request_time[waited]
         yield Match(
             text,
-            len(slow),
-            int(rows.request_time[of_broker].min()),
-            int(rows.request_time[of_broker].max()),
+            len(waited) + len(elsewhere),
+            some[0].begin,
+            some[-1].end,
             capture.who(broker=broker),
-            {"api": "Produce"},
-            places,
-            cause="followers fetch late",
-            proven=bool(held),
+            {"clients": str(len(clients))},
+            (int(waited[0]), int(waited[took.argmax()]), int(waited[-1])),
+            cause="a pause of the broker",
+            proven=False,
+            severity=None if is_clear else "note",
         )
-
-
-def _spell(capture: CaptureFrame, rows: np.ndarray) -> np.ndarray:
-    """The ten seconds of the capture in which each exchange was requested."""
-    result: np.ndarray = (capture.exchanges.request_time[rows] - capture.span[0]) // (OVER_S * SECOND)
-    return result
-
-
-_PROMPT = (api_keys.HEARTBEAT, api_keys.METADATA, api_keys.CONSUMER_GROUP_HEARTBEAT)
-
-
-def _own(capture: CaptureFrame) -> np.ndarray:
-    """Latency without the client's queue and the pauses of quotas, NULL where null."""
-    latency, queue, muted = capture.table("exchanges").together(("latency_us", "queue_us", "muted_us"))
-
-    def of_block(block: slice) -> np.ndarray:
-        whole = latency[block]
-        rest = whole - np.where(queue[block] == NULL, 0, queue[block]) - np.where(muted[block] == NULL, 0, muted[block])
-        return np.where(whole == NULL, NULL, np.maximum(rest, 0))
-
-    return spill.compute(len(latency), np.int64, of_block)
 
 
 @rule(
@@ -254,7 +204,7 @@ def client_throttled(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
             int(capture.exchanges.response_end[group_rows].max()),
         )
         whole, longest = int(throttle[group_rows].sum()), int(throttle[group_rows].max())
-        window = max(until - since, _MINUTE)
+        window = max(until - since, min(_MINUTE, capture.span[1] - capture.span[0]))
         most = _most_in_a_minute(*sort_by(capture.exchanges.response_end[group_rows], throttle[group_rows]))
         felt = longest >= at.pause_ms * 1000 or (
             most >= at.share * _MINUTE and not capture.mixed[capture.client[group_rows[0]]]
@@ -340,7 +290,8 @@ def throttle_ignored(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     "Half of the time and 100 ms (95th percentile) are the client's to mend.",
     suppressed_when="Fewer than 30 exchanges, or all within 10 s. Where the earlier requests themselves waited for a "
     "quota's pauses, for half of that time or more, the quota is the cause: the broker does not read meanwhile "
-    "(KIP-219).",
+    "(KIP-219). What waited because a broker stood still or a replica was slow is not counted (broker-stall, "
+    "replication-slow).",
     advice="Fewer requests in flight, larger batches; Fetch on a connection of its own. A quota: raise it, or send "
     "less.",
     evidence="forged: 30 requests that wait 200 of 300 ms, and 29; behind pauses, and behind some; "
@@ -355,6 +306,7 @@ def own_queue(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         return
     queue, latency = capture.table("exchanges").together(("queue_us", "latency_us"))
     rows = capture.of_one(spill.true_rows((queue != NULL) & (latency != NULL)))
+    rows = rows[~_behind_slow_brokers(capture, rows)]
     keys = (spill.take(column, rows) for column in (capture.client, capture.broker, capture.exchanges.api))
     for group_rows in split(rows, *keys, least=at.answers):
         waited, whole = int(queue[group_rows].sum()), int(latency[group_rows].sum())
@@ -382,6 +334,37 @@ def own_queue(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
             cause="a quota, whose pauses came before" if quota else "its own requests in flight",
             proven=True,
         )
+
+
+def _behind_slow_brokers(capture: CaptureFrame, rows: np.ndarray) -> np.ndarray:
+    """bool[rows]: exchanges that waited behind what a stalled broker or a slow replica delayed."""
+    out = stalls.in_stalls(capture, rows)
+    spans = iter([(span.begin, span.end) for span in replication.slow_spans(capture)])
+    out |= stalls.overlapping(capture, rows, spans)
+    out |= _behind_replicas(capture, rows)
+    return out
+
+
+def _behind_replicas(capture: CaptureFrame, rows: np.ndarray) -> np.ndarray:
+    """bool[rows]: exchanges requested while an earlier one of their connection waited a second or more for replicas,
+    or those that did: the broker that kept them waiting need not be captured."""
+    out = np.zeros(len(rows), bool)
+    own = replication.own_latency(capture)[rows]
+    slow = np.flatnonzero(own >= SECOND)
+    slow = slow[stalls.waits_for_replicas(capture, rows[slow])]
+    if not len(slow):
+        return out
+    links = capture.exchanges.link[rows]
+    some = np.flatnonzero(arrow.among(links, arrow.distinct(links[slow])))
+    some = some[np.lexsort((capture.exchanges.exchange[rows[some]], links[some]))]
+    is_slow = np.zeros(len(rows), bool)
+    is_slow[slow] = True
+    for places in split(some, links[some]):
+        # What was queued meanwhile is drained within as long again.
+        drained = np.where(is_slow[places], capture.exchanges.response_end[rows[places]] + own[places], NULL)
+        until = np.maximum.accumulate(drained)
+        out[places] = (until != NULL) & (capture.exchanges.request_time[rows[places]] <= until)
+    return out
 
 
 def _behind_pauses(capture: CaptureFrame, rows: np.ndarray) -> np.ndarray:

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from kwire.analyzer.findings import root_causes
+from kwire.analyzer.findings import foreign_protocols, root_causes
 from kwire.analyzer.findings.capture import ANSWERED, ORPHAN, CaptureFrame, api_name
 from kwire.analyzer.findings.rules import Limits, Match, rule
-from kwire.analyzer.findings.wording import client, count, name, partition_name, size
-from kwire.analyzer.frame import arrow
+from kwire.analyzer.findings.wording import client, count, listed, name, partition_name, size
+from kwire.analyzer.frame import arrow, spill
 from kwire.analyzer.frame.frame import NULL
-from kwire.analyzer.frame.grouping import split
+from kwire.analyzer.frame.grouping import max_by, split
 from kwire.analyzer.protocol import api_keys
 
 
@@ -31,6 +31,7 @@ from kwire.analyzer.protocol import api_keys
 def mismatch(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     rows = np.flatnonzero(capture.exchanges.status == ORPHAN)
     rows = rows[capture.whole[capture.exchanges.link[rows]]]
+    rows = rows[~arrow.among(rows, list(foreign_protocols.impossible_lengths(capture)))]
     by: dict[tuple[int, int], list[int]] = defaultdict(list)
     for row in rows.tolist():
         by[int(capture.client[row]), int(capture.broker[row])].append(row)
@@ -165,40 +166,123 @@ def oversized(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 
 @rule(
     "protocol",
-    "not-kafka",
-    "warning",
-    "10.0.0.5 speaks HTTP to 10.0.0.1:9092, where Kafka is spoken, on 3 connections.",
-    why="A broker takes the first four bytes (`GET `) for the length of a request, of 1.2 GB, and closes. A health "
-    "check that passes by that says nothing, a scraper gets nothing, and the broker logs each.",
-    suppressed_when="Nobody was answered in Kafka there; a proxy's prefix before Kafka was seen there. Beyond the "
-    "first 1,000 connections without Kafka they are not told apart.",
-    advice="Give that health check, scraper or browser the port that it wants.",
-    evidence="errors-librdkafka-4.3; curl at Kafka 4.3; forged: GET at a broker's port, and at another; a proxy's port",
+    "frame-length-impossible",
+    "error",
+    "svc-a (10.0.0.4) sent 10.0.0.1:9092 a Produce request whose length is -1,431,655,766.",
+    why="Four bytes of length stand before each message. No message has fewer bytes than its header, a gigabyte or "
+    "more, or text where its length is due; a broker closes the connection.",
+    suppressed_when="Bytes are missing from the connection, or the message before cannot be decoded, so that what "
+    "follows it may be no length. Lengths that are possible: frame-oversized.",
+    advice="Look at what wrote those bytes: the client's software, a proxy that rewrites requests, memory that was "
+    "overwritten. What follows on that connection (requests without an answer, bytes skipped) is not told again.",
+    evidence="forged: negative lengths, text, and lengths that are possible",
 )
-def not_kafka(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
-    by: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for connection in capture.unrecognised("HTTP"):
-        asking, _, broker_end = connection["connection"].rpartition("#")[0].partition("-")
-        by[asking.rpartition(":")[0], broker_end].append(connection["connection"])
-    if not by:
-        return
-    answering = {
-        capture.brokers[broker]
-        for broker in arrow.distinct(capture.broker[capture.exchanges.status == ANSWERED]).tolist()
-    }
-    prefixed = capture.link_numbers("opaque_prefix_bytes") > 0
-    answering -= {capture.brokers[broker] for broker in arrow.distinct(capture.broker_of[prefixed]).tolist()}
-    for (asking, broker_end), links in by.items():
-        if broker_end in answering:
-            text = f"{name(asking)} speaks HTTP to {name(broker_end)}, where Kafka is spoken, on "
-            who = {"client_ip": asking, "broker": broker_end, "connection": links[0]}
-            yield Match(
-                f"{text}{count(len(links), 'connection')}.",
-                len(links),
-                who=who,
-                cause="not a client of Kafka",
-                proven=True,
-            )
+def impossible_length(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    rows = capture.exchanges
+    for group_rows in split(*_impossible_groups(capture)):
+        first, last = int(group_rows[0]), int(group_rows[-1])
+        side, number = foreign_protocols.impossible_lengths(capture)[first]
+        who = capture.who(int(capture.client[first]), int(capture.broker[first]))
+        sender, receiver = (client(who), who["broker"]) if side == "request" else (who["broker"], client(who))
+        known = api_name(int(rows.api[first])) + " " if rows.api[first] >= 0 else ""
+        what = known + side if side == "request" else f"answer to {known.strip()}" if known else "answer"
+        text = f"{sender} sent {receiver} {'an' if what[0] in 'aeiouAEIOU' else 'a'} {what} whose length is {number:,}"
+        if quoted := _as_text(number):
+            text += f", the text {quoted}"
+        if len(group_rows) > 1:
+            text += f", and {count(len(group_rows) - 1, 'other')} like it"
+        times = capture.column("response_time") if side == "response" else rows.request_time
+        yield Match(
+            f"{text}.",
+            len(group_rows),
+            int(times[first]) if times[first] != NULL else None,
+            int(times[last]) if times[last] != NULL else None,
+            who,
+            {"length": str(number), "side": side, **({"api": known.strip()} if known else {})},
+            (first, first, last),
+            cause=f"the {'client' if side == 'request' else 'broker'}'s bytes hold no length there",
+            proven=True,
+        )
+
+
+def _impossible_groups(capture: CaptureFrame) -> tuple[np.ndarray, ...]:
+    """Exchanges with an impossible length, then their clients, brokers and sides."""
+    rows = foreign_protocols.impossible_lengths(capture)
+    numbers = np.array(list(rows), np.int64)
+    sides = np.array([side == "request" for side, _ in rows.values()], bool)
+    return numbers, capture.client[numbers], capture.broker[numbers], sides
+
+
+def _as_text(number: int) -> str | None:
+    """The four bytes of a length in quotes, if they are readable text."""
+    data = (number & 0xFFFFFFFF).to_bytes(4, "big")
+    return f'"{data.decode()}"' if all(32 <= byte < 127 for byte in data) else None
+
+
+@rule(
+    "protocol",
+    "answers-out-of-order",
+    "error",
+    "10.0.0.1:9092 answered svc-a (10.0.0.4) out of order 3 times: Heartbeat 2 before Fetch 1, Heartbeat 4 before "
+    "Fetch 3, Heartbeat 6 before Fetch 5.",
+    why="Kafka answers the requests of a connection in their order, and clients count on it: most take the second "
+    "answer for the first one's and give the connection up. The numbers are correlation ids.",
+    suppressed_when="Bytes are missing from the connection. An answer that fits no request is told by "
+    "correlation-mismatch.",
+    advice="Look for a proxy or a broker of another make, which works on several requests of a connection at once.",
+    evidence="forged: Heartbeats answered before the Fetch that came first, several requests deep, and answers in "
+    "order",
+)
+def out_of_order(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    rows, overtaken = capture.exchanges, _overtaken(capture)
+    late = np.array(list(overtaken), np.int64)
+    ids = capture.column("correlation_id") if len(late) else late
+    for group_rows in split(late, capture.client[late], capture.broker[late]):
+        who = capture.who(int(capture.client[group_rows[0]]), int(capture.broker[group_rows[0]]))
+
+        def named(row: int) -> str:
+            return f"{api_name(int(rows.api[row]))} {ids[row]}"
+
+        pairs = [f"{named(overtaken[row])} before {named(row)}" for row in group_rows[:3].tolist()]
+        text = f"{who['broker']} answered {client(who)} out of order {count(len(group_rows), 'time')}: "
+        first, last = int(group_rows[0]), int(group_rows[-1])
+        yield Match(
+            f"{text}{listed(pairs, len(group_rows))}.",
+            len(group_rows),
+            int(rows.response_end[first]),
+            int(rows.response_end[last]),
+            who,
+            {"correlation_ids": ",".join(str(ids[row]) for row in group_rows[:20].tolist())},
+            (first, first, last),
+            cause="the broker, or a proxy before it, answers later requests first",
+            proven=True,
+        )
+
+
+def _overtaken(capture: CaptureFrame) -> dict[int, int]:
+    """Exchanges whose answer came after that of a later request of their connection, each with the latest of these."""
+    rows = capture.exchanges
+    ahead = spill.where(
+        len(rows), lambda block: (rows.status[block] == ANSWERED) & (rows.exchange[block] != rows.reply[block])
+    )
+    if not len(ahead):
+        return {}
+    # As long as all is answered in order, an answer's number is as far from its request's all the time.
+    answered = spill.true_rows(rows.status == ANSWERED)
+    answered = answered[arrow.among(rows.link[answered], arrow.distinct(rows.link[ahead]))]
+    answered = answered[capture.unbroken[rows.link[answered]]]
+    link, apart = rows.link[answered], rows.exchange[answered].astype(np.int64) - rows.reply[answered]
+    least, links = np.iinfo(np.int64).min, len(capture.links)
+    moved = max_by(link, apart, links, least) != -max_by(link, -apart, links, least)
+    answered = answered[moved[link]]
+    if not len(answered):
+        return {}
+    answered = answered[np.lexsort((rows.reply[answered], rows.link[answered]))]
+    key = rows.link[answered].astype(np.int64) << 32 | rows.exchange[answered]
+    latest = np.maximum.accumulate(key)
+    late = np.flatnonzero(key < latest)
+    first = np.searchsorted(latest, latest[late])  # where the latest request until then was answered
+    return dict(sorted(zip(answered[late].tolist(), answered[first].tolist(), strict=True)))
 
 
 @rule(

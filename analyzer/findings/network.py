@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from kwire.analyzer.findings import root_causes, sessions, undelivered
+from kwire.analyzer.findings import foreign_protocols, root_causes, sessions, undelivered
 from kwire.analyzer.findings.capture import HELD, IN_FLIGHT, SECOND, UNANSWERED, Attempt, CaptureFrame, api_name
 from kwire.analyzer.findings.rules import Limits, Match, rule
 from kwire.analyzer.findings.wording import client, count, lasting, moment, name, share
@@ -78,9 +78,10 @@ def _silent(capture: CaptureFrame) -> np.ndarray:
     "12 Produce requests of svc-a (10.0.0.4) to 10.0.0.1:9092 got no answer: the connection was reset.",
     why="No threshold: TCP and a living broker always deliver, so one is enough.",
     suppressed_when="acks=0; the capture ended first; bytes are missing from the connection, or one of its directions, "
-    "or packets from the capture while no later answer came (what is lost at an end leaves no hole); the client closed "
-    "it in order with nothing open but what it waits in (Fetch, heartbeats, JoinGroup); the login failed; the request "
-    "cannot be decoded; its broker went away (broker-lost tells how many); TCP never delivered it "
+    "or packets from the capture while no later answer came (what is lost at an end leaves no hole); the end point "
+    "never answers the client in Kafka (no-kafka-answer, not-kafka), or a length before it is impossible; the client "
+    "closed it in order with nothing open but what it waits in (Fetch, heartbeats, JoinGroup); the login failed; the "
+    "request cannot be decoded; its broker went away (broker-lost tells how many); TCP never delivered it "
     "(request-undelivered); its session was over (session-expired). A note: fewer than three, and the "
     "connection was closed in order.",
     advice="Look where it died: a reset is the broker's or a middlebox's, later answers mean a fault of the broker.",
@@ -89,10 +90,13 @@ def _silent(capture: CaptureFrame) -> np.ndarray:
 )
 def request_unanswered(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     rows = _silent(capture)
-    # A close without an answer to what a broker does not take is told by version-refused and frame-oversized.
-    rows = rows[
-        ~arrow.among(rows, root_causes.refused_versions(capture)) & ~arrow.among(rows, root_causes.oversized(capture))
-    ]
+    # A close without an answer to what a broker does not take is told by version-refused and frame-oversized; of an
+    # end point that never speaks Kafka no-kafka-answer tells, and not-kafka of one that speaks something else.
+    for others in (root_causes.refused_versions(capture), root_causes.oversized(capture)):
+        rows = rows[~arrow.among(rows, others)]
+    for deaf in foreign_protocols.without_answers(capture):
+        rows = rows[~arrow.among(rows, deaf.rows)]
+    rows = rows[~arrow.among(capture.exchanges.link[rows], foreign_protocols.broken_links(capture))]
     if not len(rows):
         return
     later = _next_answered(capture, rows)

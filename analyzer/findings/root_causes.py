@@ -254,13 +254,19 @@ def outcome(some: list[Attempt]) -> str:
 
 @once
 def refused_versions(capture: CaptureFrame) -> np.ndarray:
-    """Exchanges without an answer whose version the broker does not offer, by its own ApiVersions."""
+    """Exchanges without an answer whose version the broker does not offer, by its own ApiVersions; where nobody asked
+    it, by those of the other brokers, if they agree."""
     rows = spill.true_rows(capture.exchanges.status == UNANSWERED)
     offers = _offers(capture) if len(rows) else {}
     refused = [rows[:0]]
+    offering = {broker for broker, _ in offers}
     for group_rows in split(rows, capture.broker[rows], capture.exchanges.api[rows]) if offers else ():
         api, version = int(capture.exchanges.api[group_rows[0]]), capture.exchanges.version[group_rows]
-        lowest, highest = offers.get((capture.brokers[capture.broker[group_rows[0]]], api), (0, 1 << 15))
+        broker = capture.brokers[capture.broker[group_rows[0]]]
+        lowest, highest = offers.get((broker, api), (0, 1 << 15))
+        others = {offer for (_, key), offer in offers.items() if key == api}
+        if broker not in offering and len(others) == 1:
+            lowest, highest = next(iter(others))
         if api != api_keys.API_VERSIONS:
             refused.append(group_rows[(version < lowest) | (version > highest)])
     return np.sort(np.concatenate(refused))
@@ -291,7 +297,16 @@ def _offers(capture: CaptureFrame) -> dict[tuple[str, int], tuple[int, int]]:
     last = by_broker.order[by_broker.ends - 1]
     last = last[broker[last] >= 0]
     each = zip(broker[last].tolist(), *(column[last].tolist() for column in columns), strict=True)
-    return {(brokers[code], api): (low, high) for code, api, low, high in each}
+    offers = {(brokers[code], api): (low, high) for code, api, low, high in each}
+    for (name, api), (low, high) in list(offers.items()):
+        fetches = offers.get((name, api_keys.FETCH), (0, 0))[0]
+        if api == api_keys.PRODUCE and fetches >= _FETCH_SINCE_4:
+            offers[name, api] = max(low, _PRODUCE_SINCE_4), high
+    return offers
+
+
+_FETCH_SINCE_4, _PRODUCE_SINCE_4 = 4, 3
+"""The lowest versions that Kafka 4 takes. It offers Produce from 0 on, for old librdkafka's sake (KAFKA-18659)."""
 
 
 @rule(

@@ -254,5 +254,13 @@ def _reader_stats(engine: Engine) -> _ReaderStats:
 
 
 def _since(now: _ReaderStats, before: _ReaderStats) -> _ReaderStats:
-    counts = {name: None if value is None else value - (before.counts[name] or 0) for name, value in now.counts.items()}
+    counts = {name: _less(value, before.counts.get(name)) for name, value in now.counts.items()}
     return _ReaderStats(now.files[len(before.files) :], counts, now.notes[len(before.notes) :])
+
+
+def _less(value: Any, before: Any) -> Any:
+    """Return how much a counter, or each of several by name, has grown; None stays None."""
+    if isinstance(value, dict):
+        grown = {name: count - (before or {}).get(name, 0) for name, count in value.items()}
+        return {name: count for name, count in grown.items() if count}
+    return None if value is None else value - (before or 0)

@@ -10,7 +10,7 @@ lists.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -23,13 +23,25 @@ from kwire.analyzer.dataset import tables
 from kwire.analyzer.dataset.dataset import concatenated
 from kwire.analyzer.dataset.parquet_files import tables_of
 from kwire.analyzer.findings import evaluate
+from kwire.analyzer.findings.capture import CaptureFrame
+from kwire.analyzer.findings.rules import RULES, Finding
+from kwire.analyzer.findings.wording import count, lasting, moment
 from kwire.analyzer.frame.parquet import RowGroups
+from kwire.analyzer.live.open_requests import Standstill
 from kwire.analyzer.pipeline.analysis_options import AnalysisOptions
 from kwire.analyzer.pipeline.point_tables import PointTables, Rows
 from kwire.captures.files import CapturePoint
 from kwire.captures.kernels import NULL
 
 SECONDS: Final = 30
+EARLY_SECONDS: Final = 1
+"""A topic that is not there is told so long after it was first refused: at once it may just be made."""
+EARLY: Final = ("topic-missing",)
+"""Rules that are evaluated before a lap is over, where an answer refuses an unknown topic."""
+STALL_SECONDS: Final = 2
+"""So long after a broker's last answer its stall is told."""
+_UNKNOWN_TOPIC: Final = (3, 100)
+"""UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID."""
 MOST_ROWS: Final = 100_000
 AGAIN_SECONDS: Final = 600
 _MOST_TOLD: Final = 10_000
@@ -43,8 +55,8 @@ FindingKey = tuple[Any, ...]
 
 
 def finding_key(row: Mapping[str, Any]) -> FindingKey:
-    """Of a finding's row."""
-    return (row["code"], *sorted((name, value) for name, value in dict(row["who"]).items()))
+    """Return what a finding's row is about; the software of a client is known later than the client."""
+    return (row["code"], *sorted((name, value) for name, value in dict(row["who"]).items() if name != "software"))
 
 
 class EvaluationWindows:
@@ -66,6 +78,8 @@ class EvaluationWindows:
         self._parts: dict[str, list[pa.Table]] = {name: [] for name in tables.TABLES}
         self._rows = 0
         self._since: int | None = None
+        self._refused_since: int | None = None
+        self._now = getattr(self, "_now", 0)
 
     def go_on(self, engine: Engine) -> None:
         """With another engine; what this lap has so far is not judged."""
@@ -73,10 +87,19 @@ class EvaluationWindows:
         self._engine = engine
         self._begin()
 
-    def take(self, window: Window) -> Iterator[dict[str, Any]]:
-        """One window; findings where it ends a lap."""
+    def take(
+        self, window: Window, standstills: Callable[[int, int], list[Standstill]] | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """Take a window; yield findings where it ends a lap, and those that are told early: brokers that stand still
+        (`standstills`: of a time and a least duration, ns) and topics that are not there."""
         when = window.every.column("request_time")
+        answered = window.every.column("response_end")
         when = when[when != NULL]
+        refused = np.isin(window.every.column("error_code"), _UNKNOWN_TOPIC) & (answered != NULL)
+        if refused.any() and self._refused_since is None:
+            self._refused_since = int(answered[refused].min())
+        times = [self._now, *(int(values.max()) for values in (when, answered[answered != NULL]) if len(values))]
+        self._now = max(times)
         until = int(np.max(when)) if len(when) else None
         if self._since is None and until is not None:
             self._since = int(np.min(when))
@@ -87,8 +110,13 @@ class EvaluationWindows:
             self.left_out += len(window.every)
             self._topics.take(window)
             window.names.release()
+        for still in standstills(self._now, STALL_SECONDS * _SECOND_NS) if standstills is not None else ():
+            yield from self._fresh([_stalled(self._point.name, still)], still.since_ns)
         if until is not None and self._since is not None and until - self._since >= SECONDS * _SECOND_NS:
             yield from self.end()
+        elif self._refused_since is not None and self._now - self._refused_since >= EARLY_SECONDS * _SECOND_NS:
+            self._refused_since = None
+            yield from self._early()
 
     def _keep(self, rows: Iterable[Rows]) -> None:
         for name, table in tables_of(rows):
@@ -112,6 +140,26 @@ class EvaluationWindows:
         for name, data in streams.items():
             self._parts[name] = [pa.ipc.open_stream(data).read_all()]
 
+    def _early(self) -> Iterator[dict[str, Any]]:
+        """Yield findings of the lap so far, by the rules that need no more of it."""
+        parts = {name: concatenated(name, some) for name, some in self._parts.items()}
+        entry = {"name": self._engine.merging.names.capture}
+        capture = CaptureFrame(RowGroups(parts, [entry]), entry, evaluate.USUAL)
+        findings = evaluate.of_point(capture, EARLY)
+        yield from self._fresh([evaluate.row(capture.name, finding) for finding in findings], self._since or 0)
+
+    def _fresh(self, rows: Iterable[dict[str, Any]], since: int) -> Iterator[dict[str, Any]]:
+        """Yield findings that were not told lately. since: when their lap began, ns."""
+        for row in rows:
+            who = finding_key(row)
+            last = self.told.get(who)
+            if row["code"] in _OF_THE_WHOLE or (last is not None and since - last < AGAIN_SECONDS * _SECOND_NS):
+                continue
+            if len(self.told) >= _MOST_TOLD:
+                self.told.pop(next(iter(self.told)))
+            self.told[who] = since
+            yield {**row, "who": dict(row["who"]), "what": dict(row["what"])}
+
     def end(self) -> Iterator[dict[str, Any]]:
         """A lap is over: what it shows that was not told before."""
         sink, rows, since = self._sink, self._rows, self._since
@@ -123,13 +171,32 @@ class EvaluationWindows:
         read = sink.result(self._point, self._engine.reader, ())
         parts = {name: concatenated(name, some) for name, some in self._parts.items()}
         self._begin()
-        for capture, finding in evaluate.judged(RowGroups(parts, [read.capture])):
-            row = evaluate.row(capture, finding)
-            who = finding_key(row)
-            last = self.told.get(who)
-            if row["code"] in _OF_THE_WHOLE or (last is not None and (since or 0) - last < AGAIN_SECONDS * _SECOND_NS):
-                continue
-            if len(self.told) >= _MOST_TOLD:
-                self.told.pop(next(iter(self.told)))
-            self.told[who] = since or 0
-            yield {**row, "who": dict(row["who"]), "what": dict(row["what"])}
+        judged = evaluate.judged(RowGroups(parts, [read.capture]))
+        yield from self._fresh([evaluate.row(*pair) for pair in judged], since or 0)
+
+
+def _stalled(capture: str, still: Standstill) -> dict[str, Any]:
+    """The finding of a broker that stands still, as a row: its clients wait, and nobody knows yet until when."""
+    rule = RULES["broker-stall"]
+    lasted = (still.until_ns - still.since_ns) // 1000
+    text = f"{still.broker} has answered nobody for {lasting(lasted)} since {moment(still.since_ns // 1000)}, and "
+    text += f"{count(still.requests, 'request')} of {count(still.clients, 'client')} wait."
+    is_clear = still.clients >= rule.limits["clients"]
+    finding = Finding(
+        rule.severity if is_clear else "note",
+        rule.code,
+        rule.family,
+        text,
+        {"broker": still.broker},
+        {"clients": str(still.clients)},
+        still.requests,
+        still.since_ns // 1000,
+        still.until_ns // 1000,
+        "a pause of the broker",
+        False,
+        rule.advice,
+        None,
+        None,
+        None,
+    )
+    return evaluate.row(capture, finding)

@@ -14,6 +14,7 @@ import numpy as np
 
 from kwire.analyzer.bulk.exchange_tables import latency_us
 from kwire.analyzer.bulk.rows import Exchanges, end_point
+from kwire.analyzer.live.open_requests import OpenAtBroker, OpenRequests
 from kwire.analyzer.protocol import api_keys as apis
 from kwire.captures.kernels import NULL
 
@@ -106,6 +107,9 @@ class Moment:
     clients: list[tuple[str, float, float]]
     client_count: int
     rebalancing: list[tuple[str, int]]
+    open: list[OpenAtBroker] = field(default_factory=list)
+    seconds: float = 1.0
+    """How long rates and percentiles are of."""
 
 
 OTHERS: Final = "(others)"
@@ -124,9 +128,12 @@ class Counts:
         """When a group was last heard of, in that order."""
         self._since: dict[str, int] = {}
         """Since when it is in rebalance."""
+        self.open = OpenRequests()
 
-    def take(self, rows: Exchanges) -> None:
-        """The exchanges of one window."""
+    def take(self, rows: Exchanges, open_: np.ndarray | None = None) -> None:
+        """The exchanges of one window; open_: the requests without an answer at its end (`Window.open`)."""
+        if open_ is not None:
+            self.open.take(rows, open_, rows.names)
         if not len(rows):
             return
         when = rows.column("response_end")
@@ -314,6 +321,8 @@ class Counts:
             busiest[:50],
             len(clients),
             sorted(self._since.items(), key=lambda entry: (entry[1], entry[0])),
+            self.open.now(self.time_ns) if number is None else self.open.at_end_of(number),
+            length,
         )
 
     @property

@@ -232,7 +232,7 @@ def _parts(
     """The screen from top to bottom, but for its last line."""
     head = Text.assemble(
         (printable(name), "bold"),
-        f"  {clock(now.time_ns // 1000)}  {now.exchanges:,.1f} exchanges/s  ",
+        f"  {clock(now.time_ns // 1000)}  last {now.seconds:,.0f} s: {now.exchanges:,.1f} exchanges/s  ",
         (f"{now.errors:,.1f} errors/s", "red" if now.errors else ""),
         f"  {size(int(now.bytes))}/s  ",
         (f"{lost:,} packets lost", "bold red" if lost else ""),
@@ -273,6 +273,11 @@ def _parts(
     parts: list[Any] = [head, table]
     parts += [Text(f"and {more} more", "dim")] if more > 0 else []
     parts.append(_line(f"{now.client_count} clients", clients))
+    for entry in now.open[:4]:
+        text = f"{entry.requests:,} without an answer"
+        text += f", {entry.waiting:,} of them overdue, the oldest {duration(entry.oldest_us)}" if entry.waiting else ""
+        text += f"; no answer for {duration(entry.silent_us)}" if entry.is_stalled else ""
+        parts.append(_line(entry.broker, text, "bold red" if entry.is_stalled else ""))
     parts.append(_line("groups in rebalance", groups or "none", "yellow" if groups else ""))
     for row in reversed(findings[-5:]):
         style = {"error": "red", "warning": "yellow"}.get(row["severity"], "")

@@ -28,6 +28,7 @@ from kwire.analyzer.live.stop_conditions import ended_by
 from kwire.analyzer.live.watch_session import WatchSession
 from kwire.analyzer.pipeline.points import AnalysisOptions, parsed
 from kwire.captures.files import CapturePoint, capture_points
+from kwire.captures.frame_kinds import unread_lines
 from kwire.captures.live.capture_queue import CaptureQueue
 from kwire.captures.live.follow import Follower
 from kwire.captures.live.stream import LiveStream
@@ -150,7 +151,8 @@ def _watch(options: WatchOptions, source: Source) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)  # a thread waits for stdin, and nobody need send anything ever
-    for note in session.engine.reader.notes[session.notes_before :]:
+    reader = session.engine.reader
+    for note in [*reader.notes[session.notes_before :], *unread_lines(source.point.name, reader.counts)]:
         say(f"note: {note}")
     return 0
 
@@ -249,6 +251,18 @@ def second_of(now: Moment, dropped: int) -> dict[str, Any]:
             for line in now.lines
         ],
         "rebalancing": [{"group": group, "since": rfc3339(since // 1000)} for group, since in now.rebalancing],
+        "seconds": round(now.seconds, 3),
+        "open": [
+            {
+                "broker": entry.broker,
+                "requests": entry.requests,
+                "waiting": entry.waiting,
+                "oldest_us": entry.oldest_us,
+                "silent_us": entry.silent_us,
+                "stalled": entry.is_stalled,
+            }
+            for entry in now.open
+        ],
     }
 
 

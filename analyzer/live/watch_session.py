@@ -86,6 +86,7 @@ class WatchSession(Sink[None]):
         before = place.before if place is not None else None
         if before is not None:
             settings = replace(settings, shards=int(before["about"]["shards"]))
+        settings = replace(settings, open_requests=True)
         self._point, self._settings = point, settings
         self.engine = Engine(point, settings, cast(BinaryIO, stdin))
         self.lock = threading.Lock()
@@ -239,7 +240,7 @@ class WatchSession(Sink[None]):
             if self._keeps:
                 self._look(rows)
                 self._messages.forget(window.every, rows.where(np.zeros(len(rows), bool)))
-            findings = list(self._laps.take(window)) if self._laps is not None else []
+            findings = list(self._laps.take(window, self.counts.open.standstills)) if self._laps is not None else []
             for finding in findings:
                 self._tell(finding)
         if self._laps is None:
@@ -250,7 +251,7 @@ class WatchSession(Sink[None]):
         told by it."""
         count, self.exchanges = self.exchanges, self.exchanges + len(window.every)
         if self._end_at is None or self._end_at[0] > self.exchanges:
-            self.counts.take(rows)
+            self.counts.take(rows, window.open)
             return
         before = np.arange(len(window.every)) < self._end_at[0] - count
         for mask in (before, ~before):

@@ -20,6 +20,7 @@ from kwire.analyzer.dataset import tables
 from kwire.analyzer.dataset.dataset import Dataset
 from kwire.captures.attempts import Attempt
 from kwire.captures.files import CapturePoint
+from kwire.captures.frame_kinds import unread_lines
 
 _EARLY_ROWS: Final = (
     "more happened in groups, transactions and reads than is kept to the end: what was over became rows {} times on "
@@ -72,9 +73,14 @@ def point_result(
         entry["attempts"] = failed[:MOST_ATTEMPTS]
     if ended.decrypted:
         entry["decrypted"] = True
+    if ended.otherwise:
+        entry["answered_otherwise"] = [
+            {"connection": connection.connection, "looks_like": connection.looks_like} for connection in ended.otherwise
+        ]
     if requests := zookeeper.as_dict():
         entry["zookeeper"] = requests
-    notes = [*stats.notes, *([_EARLY_ROWS.format(early_rows)] if early_rows else [])]
+    unread = unread_lines(point.name, stats.counts)
+    notes = [*stats.notes, *unread, *([_EARLY_ROWS.format(early_rows)] if early_rows else [])]
     return PointResult(entry, notes, summary, frozenset(ended.from_before), frozenset(ended.left_open), passed)
 
 
@@ -151,7 +157,8 @@ def manifest(result: Dataset) -> dict[str, Any]:
 
 def _entry(point: CapturePoint, stats: CaptureStats) -> dict[str, Any]:
     """Return a capture point's entry in `_kwire.json`."""
-    files = stats.files
+    files, counts = stats.files, dict(stats.counts)
+    unread = counts.pop("not_understood", None)
     first = min((info.first_ns for info in files if info.first_ns is not None), default=None)
     last = max((info.last_ns for info in files if info.last_ns is not None), default=None)
     return {
@@ -159,7 +166,8 @@ def _entry(point: CapturePoint, stats: CaptureStats) -> dict[str, Any]:
         "first_time": rfc3339(first // 1000) if first is not None else None,
         "last_time": rfc3339(last // 1000) if last is not None else None,
         "link_types": sorted({link for info in files for link in info.link_types}),
-        "packets": stats.counts,
+        "packets": counts,
+        **({"not_understood": unread} if unread else {}),
         "files": [
             {
                 "name": info.name,

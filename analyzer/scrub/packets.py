@@ -23,25 +23,33 @@ from kwire.captures.links import (
     ATM_RFC1483,
     C_HDLC,
     C_HDLC_WITH_DIR,
+    CISCO_CMD,
     ENC,
     ETHERNET,
     FRAGMENT,
     FRAGMENT_HEADER,
     GENEVE_PORT,
     GRE,
+    HSR,
+    I_TAG,
     IP_OVER_FC,
     IPNET,
     LINUX_SLL,
     LINUX_SLL2,
     MPLS,
     MPLS_LABELS,
+    MPLS_PORT,
     NFLOG,
     PFLOG,
     PKTAP,
+    PKTAP_OF_MACOS,
     PPI,
     PPP_ETHER,
     TCP,
+    TZSP_PORT,
     UDP,
+    VLAN_TAGS,
+    VN_TAG,
 )
 
 _ICMP: Final = (1, 58)
@@ -64,7 +72,7 @@ _UNTYPED: Final = {
 """Bytes of the link headers that do not say what follows, and what follows (0: a SNAP header)."""
 _SHORT_LINK: Final = 14  # Ethernet's header, and no more
 _MOST_PPP: Final = 5
-_VLANS: Final = (0x8100, 0x88A8, 0x9100, 0x9200)
+_TAGS: Final = {**dict.fromkeys(VLAN_TAGS, 4), VN_TAG: 6, HSR: 6, CISCO_CMD: 8}
 _FRAME_TYPES: Final = (0x0800, 0x86DD, 0x8100, 0x88A8, 0x8847, 0x8848)  # kwire.captures.links.is_ethertype
 _RESERVED_LABELS: Final = 16
 
@@ -167,10 +175,10 @@ class Packets:
             out[start : start + 4] = data[start : start + 4]
         elif link == NFLOG:
             self._nflog(data, out, start, end)
-        elif link in (PPI, PKTAP):  # names of interfaces and programs
-            size_at = start if link == PKTAP else start + 2
+        elif link in (PPI, PKTAP, PKTAP_OF_MACOS):  # names of interfaces and programs
+            size_at = start + 2 if link == PPI else start
             size = int.from_bytes(data[size_at : start + 4], "little")
-            head = 12 if link == PKTAP else 8
+            head = 8 if link == PPI else 12
             out[start : start + head] = data[start : start + head]
             inner = int.from_bytes(data[start + head - 4 : start + head], "little")
             return start + size, inner
@@ -187,10 +195,21 @@ class Packets:
             out[at : at + 8] = data[at : at + 8]
             what = int.from_bytes(data[at + 6 : at + 8], "big")
             at += 8
-        while what in _VLANS and at + 4 <= end:
-            out[at : at + 4] = data[at : at + 4]
-            what = int.from_bytes(data[at + 2 : at + 4], "big")
-            at += 4
+        while what in _TAGS and at + 4 <= end:
+            size, copied = _TAGS[what], 2
+            if what == CISCO_CMD:
+                size = 4 + 4 * data[at + 1]
+            elif what in (VN_TAG, HSR) or what in VLAN_TAGS:
+                copied = size
+            if at + size > end:
+                return end, ETHERNET
+            out[at : at + copied] = data[at : at + copied]
+            out[at + size - 2 : at + size] = data[at + size - 2 : at + size]
+            what = int.from_bytes(data[at + size - 2 : at + size], "big")
+            at += size
+        if what == I_TAG and at + 4 <= end:
+            out[at : at + 4] = data[at : at + 1] + label(data[at + 1 : at + 4])
+            return at + 4, ETHERNET
         if what == 0x8864 and at + 8 <= end:
             out[at : at + 8] = data[at : at + 2] + label(data[at + 2 : at + 4]) + data[at + 4 : at + 8]
         elif what in (0x8847, 0x8848):
@@ -226,8 +245,13 @@ class Packets:
         label = self.addresses.label
         if protocol == UDP:  # no checksum is none (RFC 768)
             out[start : start + 6] = data[start : start + 6]
-            at = start + 8
-            if int.from_bytes(data[start + 2 : start + 4], "big") == GENEVE_PORT:
+            at, port = start + 8, int.from_bytes(data[start + 2 : start + 4], "big")
+            if port == MPLS_PORT:
+                return
+            if port == TZSP_PORT:
+                self._tzsp(data, out, at, end)
+                return
+            if port == GENEVE_PORT:
                 out[at : at + 4] = bytes([data[at], data[at + 1] & 0xC0]) + data[at + 2 : at + 4]
             else:
                 out[at] = 8  # VXLAN: "its id is valid"
@@ -246,6 +270,16 @@ class Packets:
                 out[at] = data[at] & 0xF0
                 if at + 12 <= end:
                     out[at + 10 : at + 12] = bytes([data[at + 10] & 0x7C, data[at + 11] & 1])
+
+    @staticmethod
+    def _tzsp(data: bytes, out: bytearray, at: int, end: int) -> None:
+        """TZSP's header, and of its fields the numbers and lengths."""
+        out[at : at + 4] = data[at : at + 4]
+        at += 4
+        while at < end:
+            size = 1 if data[at] < 2 or at + 2 > end else 2 + data[at + 1]
+            out[at : at + min(size, 2)] = data[at : at + min(size, 2)]
+            at += size
 
     # -- IP ------------------------------------------------------------------------------------------------------------
 

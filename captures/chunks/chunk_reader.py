@@ -29,6 +29,7 @@ from kwire.captures.files import CapturePoint, FileInfo, layouts, urls
 from kwire.captures.files.layouts import Layout
 from kwire.captures.files.sources import Source, Stored
 from kwire.captures.fragments import SERIAL, FragmentTables
+from kwire.captures.frame_kinds import add_counts
 from kwire.captures.packets import Packets, Reader, batch
 from kwire.captures.windows import WINDOW_BYTES, Pool, Windows
 
@@ -342,7 +343,7 @@ class ChunkJoiner(Reader):
             _joined(known.layout, result.after.layout) if moved and known.layout is not None else result.after.layout
         )
         self.known = ChunkStart(result.after.at, layout, result.after.fragments or known.fragments)
-        self._counts += result.counts
+        add_counts(self._counts, result.counts)
         self.notes += result.notes
         self.secrets += result.secrets
         self.secrets_at += [self._rows + at for at in result.secrets_at]

@@ -53,7 +53,10 @@ MOST_FOREIGN = 20
 """Blocks of other secrets than TLS's that become a note each; the others are counted."""
 
 MOST_COMMENTS = 20
-"""Packet comments that become a note; the others are counted."""
+"""Different packet comments that become a note; the others are counted."""
+
+READ_COMMENTS = 1024
+"""Packet comments of a file that are read; equal ones share a note."""
 
 # Slots of Layout.state, the numbers that the kernel reads and keeps up to date.
 FORMAT, BIG, RECORD_HEADER, LARGEST, SECTION, INTERFACES = 0, 1, 2, 3, 4, 5
@@ -231,7 +234,7 @@ def next_record(b: Bytes, at: Int, end: Int, state: Table, interfaces: Table, co
 class LayoutTables(NamedTuple):
     """Tables that the kernel reads and updates.
 
-    state [STATE_SLOTS]; interfaces [n, INTERFACE_COLUMNS]; comments [MOST_COMMENTS, 3]: packet number, position of
+    state [STATE_SLOTS]; interfaces [n, INTERFACE_COLUMNS]; comments [READ_COMMENTS, 3]: packet number, position of
     the text, its length."""
 
     state: Table
@@ -256,12 +259,14 @@ class Layout:
         self.state[EARLIEST] = np.iinfo(np.int64).max
         self.state[LATEST] = np.iinfo(np.int64).min
         self.interfaces = np.zeros((4, INTERFACE_COLUMNS), np.int64)
-        self.comments = np.zeros((MOST_COMMENTS, 3), np.int64)
+        self.comments = np.zeros((READ_COMMENTS, 3), np.int64)
         self.notes: list[str] = []
         self.secrets: list[bytes] = []
         self._secrets_bytes = 0
         self._foreign = 0
         self._drops: dict[int, int] = {}
+        self._commented: dict[str, list[int]] = {}
+        """By the text of a packet comment: which note it is, the first packet with it, and how many have it."""
 
     def begin(self, head: bytes) -> int:
         """Read the beginning of a file, at least PCAP_HEADER_BYTES of a pcap file (`is_capture` says if it is one).
@@ -440,16 +445,27 @@ class Layout:
 
     def take_comments(self, window: np.ndarray) -> None:
         """Turn the packet comments that the kernel met in `window` into notes; call after each scan of it."""
-        for number, at, length in self.comments[: min(int(self.state[COMMENTS]), len(self.comments))]:
-            if number:
-                text = _text(bytes(window[at : at + length]))
-                self.notes.append(f"comment on packet {number}: {text}")
+        if not self.state[COMMENTS]:
+            return
+        for number, at, length in self.comments[self.comments[:, 0] > 0].tolist():
+            self._take_comment(number, _text(bytes(window[at : at + length])))
         self.comments[:, 0] = 0
+
+    def _take_comment(self, number: int, text: str) -> None:
+        if text not in self._commented:
+            if len(self._commented) < MOST_COMMENTS:
+                self._commented[text] = [len(self.notes), number, 1]
+                self.notes.append(f"comment on packet {number}: {text}")
+            return
+        known = self._commented[text]
+        known[2] += 1
+        self.notes[known[0]] = f"comment on {known[2]:,} packets, first on packet {known[1]}: {text}"
 
     def end(self) -> None:
         """The file was read: write the closing notes."""
-        if self.state[COMMENTS] > MOST_COMMENTS:
-            self.notes.append(f"{self.state[COMMENTS] - MOST_COMMENTS:,} more packet comments")
+        more = int(self.state[COMMENTS]) - sum(count for _, _, count in self._commented.values())
+        if more:
+            self.notes.append(f"{more:,} more packet comments")
         if self._foreign > MOST_FOREIGN:
             self.notes.append(f"{self._foreign - MOST_FOREIGN:,} more blocks of decryption secrets were left out")
         if self.state[UNTIMED]:

@@ -13,6 +13,7 @@ import functools
 import importlib
 import io
 import os
+import re
 import select
 import stat
 import sys
@@ -408,7 +409,17 @@ def unreadable(path: str, failure: OSError) -> CaptureError:
 def not_a_capture(path: str, head: bytes) -> CaptureError:
     """The error for a file that is no capture; `head` are its first bytes, where they are at hand."""
     begins = f" (it begins with {head[:8].hex(' ')})" if head else ""
+    if _HEX_DUMP.match(head):
+        hint = "this looks like packets as text (hexadecimal); convert it with: text2pcap FILE NEW"
+        return CaptureError(f"{path}: not a pcap or pcapng capture{begins}", hint)
     return CaptureError(
         f"{path}: not a pcap or pcapng capture{begins}",
         "kwire reads pcap and pcapng, also as .gz or .zst; convert others with: editcap -F pcapng FILE NEW",
     )
+
+
+_HEX_DUMP = re.compile(
+    rb"\s*(?:(?:0x)?[0-9A-Fa-f]{3,8}:?[ \t]+[0-9A-Fa-f]{2}(?:[0-9A-Fa-f]{2})?[ \t]"
+    rb"|(?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d\.\d+ )"
+)
+"""How text begins that `xxd`, `od`, Wireshark or `tcpdump -x` print of packets: an offset and bytes, or a time."""

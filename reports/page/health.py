@@ -172,11 +172,27 @@ def _errors(answers: Mapping[str, Answer]) -> Iterator[Statement]:
 
 def _latency(answers: Mapping[str, Answer]) -> Iterator[Statement]:
     totals = answers["totals"].dicts()[0]
-    if not totals["prompt"]:
-        return
-    text = f"Half of the requests that do not wait for data or members are answered within {duration(totals['p50_us'])}"
-    text += f", 99 of 100 within {duration(totals['p99_us'])}; the slowest took {duration(totals['max_us'])}."
-    yield Statement("Latency", _well(answers, "latency"), text, "latency")
+    parts = []
+    if totals["prompt"]:
+        parts.append(
+            "Half of the requests that do not wait for data, members or replicas are answered within "
+            f"{duration(totals['p50_us'])}, 99 of 100 within {duration(totals['p99_us'])}; the slowest took "
+            f"{duration(totals['max_us'])}."
+        )
+    if totals["untold"]:
+        left_out = "This leaves out" if parts else "There are"
+        parts.append(
+            f"{left_out} {count(totals['untold'], 'request')} that may have waited for replicas (Produce with "
+            f"acks=all, commits): 99 of 100 were answered within {duration(totals['untold_p99_us'])}, and the slowest "
+            f"took {duration(totals['untold_max_us'])}."
+        )
+    if totals["slow"]:
+        parts.append(f"{count(totals['slow'], 'request')} took a second or more, with what was queued before.")
+    if parts:
+        verdict = _well(answers, "latency")
+        yield Statement(
+            "Latency", "note" if verdict == "good" and totals["slow"] else verdict, " ".join(parts), "latency"
+        )
 
 
 def _upgrade(answers: Mapping[str, Answer], target: str | None) -> Iterator[Statement]:

@@ -8,8 +8,9 @@
 -- client_id: its client id.
 -- time: first byte of its request.
 -- hold_us: how long it was held, microseconds.
--- ended_by: `time` (it brought nothing, and its longest wait was over), `records` (the columns below), `unseen` (it
---   brought records, and their Produce was not captured), `other` (an error, or partitions that moved).
+-- ended_by: `time` (its longest wait was over, and it brought nothing, or less than its `fetch.min.bytes`), `records`
+--   (the columns below), `unseen` (it brought records, and their Produce was not captured), `other` (an error, or
+--   partitions that moved).
 -- topic: of the partition whose record ended the wait.
 -- partition: that partition.
 -- offset: the record's offset.
@@ -18,7 +19,8 @@
 -- produce_exchange: ordinal of its request there.
 -- produce_time: last byte of its request.
 WITH held AS (
-  SELECT capture, connection, exchange, client_id, request_time, response_end, hold_us, max_wait_ms, error_code
+  SELECT capture, connection, exchange, client_id, request_time, response_end, hold_us, max_wait_ms, min_bytes,
+    error_code
   FROM exchanges
   WHERE api_key = 1 AND hold_us > 0
 ), brought AS (
@@ -44,20 +46,26 @@ WITH held AS (
     ON w.capture = b.capture AND w.topic = b.topic AND w.partition = b.partition AND w.offset = b.offset
   WHERE w.request_end <= b.response_end
 ), sized AS (
-  SELECT capture, connection, exchange, count(*) AS partitions
+  SELECT capture, connection, exchange, count(*) AS partitions, sum(record_bytes) AS record_bytes
   FROM brought
   GROUP BY capture, connection, exchange
+), ended AS (
+  SELECT h.*, s.partitions,
+    -- Two milliseconds for the broker's clock and rounding.
+    h.error_code = 0 AND h.hold_us >= CAST(h.max_wait_ms AS BIGINT) * 1000 - 2000
+      AND coalesce(s.record_bytes, 0) < greatest(coalesce(h.min_bytes, 1), 1) AS by_time
+  FROM held AS h
+    LEFT JOIN sized AS s ON s.capture = h.capture AND s.connection = h.connection AND s.exchange = h.exchange
 )
 SELECT h.capture, h.connection, h.exchange, h.client_id, h.request_time AS time, h.hold_us,
   CASE
+    WHEN h.by_time THEN 'time'
     WHEN r.producer IS NOT NULL OR r.produce_exchange IS NOT NULL THEN 'records'
-    WHEN s.partitions > 0 THEN 'unseen'
-    WHEN h.error_code = 0 AND h.hold_us >= CAST(h.max_wait_ms AS BIGINT) * 1000 THEN 'time'
+    WHEN h.partitions > 0 THEN 'unseen'
     ELSE 'other'
   END AS ended_by,
   r.topic, r.partition, r.offset, r.producer, r.produce_connection, r.produce_exchange, r.produce_time
-FROM held AS h
+FROM ended AS h
   LEFT JOIN (SELECT * FROM released WHERE place = 1) AS r
-    ON r.capture = h.capture AND r.connection = h.connection AND r.exchange = h.exchange
-  LEFT JOIN sized AS s ON s.capture = h.capture AND s.connection = h.connection AND s.exchange = h.exchange
+    ON r.capture = h.capture AND r.connection = h.connection AND r.exchange = h.exchange AND NOT h.by_time
 ORDER BY time, h.connection, h.exchange

@@ -49,6 +49,8 @@ TIMED = {
     "network_us",
     "hold_us",
     "broker_us",
+    "broker_low_us",
+    "broker_high_us",
     "cause",
     "request_packet",
     "response_packet",

@@ -21,6 +21,7 @@ class Reading:
     files: list[FileInfo]
     secrets: list[bytes]
     batches: int
+    not_understood: dict[str, int]
 
     @property
     def nonzero(self) -> dict[str, int]:
@@ -68,11 +69,12 @@ def read_point(point: CapturePoint, **settings: object) -> Reading:
         batches += 1
         batch.release()
     counts = reader.counts
+    not_understood = counts.pop("not_understood", {})
     assert counts["packets"] == sum(counts[name] for name in COUNTED), "every packet is in exactly one class"
     assert counts["packets"] == sum(info.packets for info in reader.files)
     assert counts["tcp"] == len(rows)
     assert reader.bytes_read == sum(info.size for info in reader.files) or any(reader.notes)
-    return Reading(rows, counts, reader.notes, reader.files, reader.secrets, batches)
+    return Reading(rows, counts, reader.notes, reader.files, reader.secrets, batches, not_understood)
 
 
 def read(path: Path, **settings: object) -> Reading:

@@ -110,6 +110,27 @@ def mpls(labels: int, inside: str) -> Callable[[bytes, int], bytes]:
     return wrap
 
 
+def mpls_in_udp(ip: bytes, version: int) -> bytes:
+    from scapy.contrib.mpls import MPLS
+
+    s = scapy()
+    return bytes(outer(version) / s.UDP(sport=49152, dport=6635, chksum=0) / MPLS(label=1000, s=1) / s.Raw(ip))
+
+
+def tzsp(*fields: bytes) -> Callable[[bytes, int], bytes]:
+    """As MikroTik's routers send it: version 1, a received packet, Ethernet, fields, and their end."""
+
+    def wrap(ip: bytes, version: int) -> bytes:
+        s = scapy()
+        load = b"\1\0\0\1" + b"".join(fields) + b"\1" + forge.framed(ip, ETHERNET)
+        return bytes(outer(version) / s.UDP(sport=50000, dport=37008, chksum=0) / s.Raw(load))
+
+    return wrap
+
+
+UNKNOWN_TO_DPKT = ("MPLS in UDP", "MPLS pseudowire", "TZSP")
+"""Beginnings of names of tunnels."""
+
 TUNNELS: dict[str, Callable[[bytes, int], bytes]] = {
     "VXLAN": vxlan(4789),
     "VXLAN on Linux's first port": vxlan(8472),
@@ -129,6 +150,9 @@ TUNNELS: dict[str, Callable[[bytes, int], bytes]] = {
     "MPLS, three labels": mpls(3, "IP"),
     "MPLS pseudowire": mpls(2, "frame"),
     "MPLS pseudowire with a control word": mpls(2, "control word"),
+    "MPLS in UDP": mpls_in_udp,
+    "TZSP": tzsp(),
+    "TZSP with fields": tzsp(b"\x0a\1\xd8", b"\0\0", b"\x29\2\0\x50"),
 }
 
 
@@ -155,7 +179,7 @@ def test_a_tunnel_is_looked_through(name: str, segments: list[forge.Segment], ve
     assert placeless(reading.rows) == placeless(plain(segments, tmp_path))
     assert reading.rows == read_bytes(data, tmp_path, window_bytes=300).rows
     assert reading.nonzero == {"tcp": len(segments)}
-    if not name.startswith("MPLS pseudowire"):  # dpkt does not know those
+    if not name.startswith(UNKNOWN_TO_DPKT):
         assert reading.rows == dpkt_reference.rows(data)
 
 
@@ -194,6 +218,20 @@ def test_a_wrapped_frame_cut_at_any_byte_is_counted_once(name: str, tmp_path: Pa
         seen.add(what)
     assert seen <= {"tcp", "headers_cut", "not_tcp", "not_ip"}
     assert {"tcp", "headers_cut"} <= seen
+
+
+@pytest.mark.parametrize(
+    ("what", "kind"),
+    [
+        (b"\1\4\0\1\1", "UDP port 37008 (TZSP without a frame of Ethernet)"),  # a keep-alive
+        (b"\1\0\0\x12\1", "UDP port 37008 (TZSP without a frame of Ethernet)"),  # IEEE 802.11
+    ],
+)
+def test_tzsp_without_a_frame_of_ethernet_is_counted(what: bytes, kind: str, tmp_path: Path) -> None:
+    s = scapy()
+    frame = bytes(outer(4) / s.UDP(dport=37008) / s.Raw(what + bytes(40)))
+    reading = read_bytes(forge.pcap([recorded(0, frame)]), tmp_path)
+    assert (reading.nonzero, reading.not_understood) == ({"not_tcp": 1}, {kind: 1})
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ PARTS = ("duplicate_bytes", "decoded_bytes", "opaque_bytes", "skipped_bytes", "i
 PLACES = ("request_packet", "response_packet", "request_offset", "response_offset", "request_file", "response_file")
 """Columns that change for every connection where one has more or fewer packets."""
 
-TOLD_ACROSS = ("hold_us", "broker_us", "cause")
+TOLD_ACROSS = ("hold_us", "broker_us", "broker_low_us", "broker_high_us", "cause")
 """Columns that follow from what other connections said too, in exchanges of `ACROSS`: a fetch waits for a Produce."""
 
 WINDOWS = (None, None, 1 << 20, 1 << 16, 4096)

@@ -24,7 +24,8 @@ def at(seconds: float) -> datetime.datetime:
 
 @dataclass
 class Forged:
-    """Rows of tables, to be written as a dataset of one capture point; `meaning`: its findings are among them."""
+    """Rows of tables, to be written as a dataset of one capture point; `meaning`: its findings are among them; `facts`:
+    more of its entry in the manifest."""
 
     path: Path
     capture: str = "forged.pcap"
@@ -32,6 +33,7 @@ class Forged:
     unrecognised: list[dict[str, Any]] = field(default_factory=list)
     meaning: bool = False
     attempts: list[dict[str, Any]] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
 
     def add(self, table: str, **columns: Any) -> None:
         """A row of a table. ValueError: it has no such column."""
@@ -110,6 +112,7 @@ class Forged:
             "files": [{"name": self.capture, "size": 1000}],
             "meaning": self.meaning,
             **({"attempts": self.attempts} if self.attempts else {}),
+            **self.facts,
         }
         with dataset.Writer(self.path) as writer:
             for name, rows in self.rows.items():

@@ -342,6 +342,9 @@ def test_what_ended_a_wait_is_named(spark: Any, tmp_path: Path) -> None:
     forged.exchange(second=3, latency_ms=90, hold_us=89_000, error="NOT_LEADER_OR_FOLLOWER", **fetch)
     forged.exchange(second=4, latency_ms=3, hold_us=0, **fetch)
     forged.exchange(second=5, latency_ms=90, hold_us=None, **fetch)
+    # Its time was over, and there was less than it had asked for.
+    forged.exchange(second=6, latency_ms=503, hold_us=500_000, min_bytes=1000, **fetch)
+    place(8, RED, topic_id=ORDERS, partition=0, offset=40, offset_kind="fetch", record_bytes=10)
     ended = [
         (row["exchange"], row["ended_by"], row["partition"], row["producer"], row["produce_exchange"])
         for row in Views(spark, forged.write())("held_fetches")
@@ -351,6 +354,7 @@ def test_what_ended_a_wait_is_named(spark: Any, tmp_path: Path) -> None:
         (1, "records", 0, "app", 3),
         (4, "unseen", None, None, None),
         (5, "other", None, None, None),
+        (8, "time", None, None, None),
     ]
 
 

@@ -17,18 +17,27 @@
 -- throttled: exchanges that were throttled.
 -- request_bytes: sizes of the requests together.
 -- response_bytes: sizes of the responses together.
+-- untold: answered exchanges of such APIs of which nobody knows how long they waited for replicas (Produce with acks=all,
+--   commits), which the next two are about: their latency without what they waited behind earlier ones.
+-- untold_p99_us: the smallest of these that at least 99 of 100 do not exceed.
+-- untold_max_us: the longest.
+-- slow: exchanges of such APIs that took a second or more, without the time that the broker held them on purpose.
 WITH counted AS (
-  SELECT bucketed(served_us) AS bucket, count(*) AS exchanges, max(served_us) AS max_us
+  SELECT served_us IS NOT NULL AS told, bucketed(coalesce(served_us, taken_us)) AS bucket, count(*) AS exchanges,
+    max(coalesce(served_us, taken_us)) AS max_us, count_if(latency_us - coalesce(held_us, 0) >= 1000000) AS slow
   FROM timed_exchanges
   WHERE api_key NOT IN ({waiting})
   GROUP BY ALL
 ), placed AS (
-  SELECT *, sum(if(bucket IS NULL, 0, exchanges)) OVER (PARTITION BY true ORDER BY bucket) AS upto,
-    sum(if(bucket IS NULL, 0, exchanges)) OVER (PARTITION BY true) AS timed
+  SELECT *, sum(if(bucket IS NULL, 0, exchanges)) OVER (PARTITION BY told ORDER BY bucket) AS upto,
+    sum(if(bucket IS NULL, 0, exchanges)) OVER (PARTITION BY told) AS timed
   FROM counted
 ), prompt AS (
-  SELECT coalesce(max(timed), 0) AS prompt, min(if(100 * upto >= 50 * timed, bucket, NULL)) AS p50_us,
-    min(if(100 * upto >= 99 * timed, bucket, NULL)) AS p99_us, max(max_us) AS max_us
+  SELECT coalesce(max(if(told, timed, 0)), 0) AS prompt, min(if(told AND 100 * upto >= 50 * timed, bucket, NULL)) AS p50_us,
+    min(if(told AND 100 * upto >= 99 * timed, bucket, NULL)) AS p99_us, max(if(told, max_us, NULL)) AS max_us,
+    coalesce(max(if(told, 0, timed)), 0) AS untold,
+    min(if(NOT told AND 100 * upto >= 99 * timed, bucket, NULL)) AS untold_p99_us,
+    max(if(told, NULL, max_us)) AS untold_max_us, coalesce(sum(slow), 0) AS slow
   FROM placed
 ), summed AS (
   -- Of nothing a sum is null, a count 0.
@@ -43,5 +52,6 @@ WITH counted AS (
   FROM connection_apis
 )
 SELECT exchanges, requests, answered, no_response_expected, unanswered, in_flight, orphans, errors,
-  undecoded, unread, prompt, p50_us, p99_us, max_us, throttled, request_bytes, response_bytes
+  undecoded, unread, prompt, p50_us, p99_us, max_us, throttled, request_bytes, response_bytes,
+  untold, untold_p99_us, untold_max_us, slow
 FROM summed CROSS JOIN prompt

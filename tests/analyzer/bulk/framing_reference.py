@@ -270,6 +270,8 @@ class Direction:
     held: int = 0
     asks: int | None = None
     answer: tuple[int, int] | None = None
+    hole: bool = False
+    """Bytes are missing since its last whole request; of answers, ever."""
 
     @property
     def have(self) -> int:
@@ -365,6 +367,12 @@ class Connection:
             side.mode = "SWALLOW"
 
 
+def impossible(size: int, least: int) -> bool:
+    """Whether no message has this length."""
+    text = all(32 <= byte < 127 or byte in b"\t\n\r" for byte in (size & 0xFFFFFFFF).to_bytes(4, "big"))
+    return size < least or size > 1 << 30 or (size >= 0x20000000 and text)
+
+
 def number(data: bytes | bytearray, at: int, code: str = "i") -> int:
     return int(struct.unpack_from(">" + code, data, at)[0])
 
@@ -448,7 +456,10 @@ class Reference:
                 continue
             if here.mode == "SYNC" and len(here.data) >= 4:
                 size = number(here.data, 0)
-                if size < self.least(link, client):
+                if impossible(size, self.least(link, client)):
+                    if self.certain(link, side, client):
+                        self.message(link, side, bytes(here.data[:4096]), 0, 0, "impossible")
+                        here.hole = True
                     here.seek(0)
                     continue
                 if len(here.data) >= size + 4:
@@ -476,6 +487,14 @@ class Reference:
             else:
                 position += self.hole(link, side, segment.length - position)
 
+    def certain(self, link: Connection, side: int, client: bool) -> bool:
+        """Whether a length stands here."""
+        here = link.sides[side]
+        if here.hole or here.tentative:
+            return False
+        answers = not client and len(here.data) >= 8 and link.find(number(here.data, 4)) is not None
+        return here.frames > 0 or answers
+
     def least(self, link: Connection, client: bool) -> int:
         return 0 if link.raw or link.raw_waiting else 8 if client else 4
 
@@ -495,10 +514,12 @@ class Reference:
                 count = min(rest, 4 - len(here.data))
             elif rest >= 4 and here.frames > 0:
                 size = number(segment.data, position)
-                if size < self.least(link, client):
-                    here.seek(0)
-                    return 0
-                count = min(rest, size + 4)
+                if impossible(size, self.least(link, client)):
+                    if here.hole:
+                        here.seek(0)
+                        return 0
+                else:
+                    count = min(rest, size + 4)
         here.append(segment.data[position : position + count], segment)
         return count
 
@@ -584,6 +605,7 @@ class Reference:
             if tentative and (read.wrong or (read.ends and whole)):
                 return False
             link.frames.append(frame)
+            here.hole &= not whole
             link.raw = header.api == SASL_HANDSHAKE and header.version == 0 and header.read.whole
             readable = len(data) >= 12 and believed(header)
             if readable and link.client_id is None and header.client_id is not None:
@@ -610,7 +632,8 @@ class Reference:
             if place is not None:
                 passed = link.pending[:place]
                 link.silent |= not link.pending[place].silent and any(each.silent for each in passed)
-                del link.pending[: place + 1]
+                left = [] if here.hole else [each for each in passed if not each.silent]
+                link.pending[: place + 1] = left
         here.frames += 1
         return True
 
@@ -749,6 +772,9 @@ class Reference:
             if read.whole and read.at == stop:
                 return "PROVED"
             if read.whole and boundary and stop - read.at <= REST:
+                empty = stop - read.at == 4 and number(data, read.at) in (0, -1)
+                if fits >= 0 and stop == len(data) and header.api == API_VERSIONS and empty:
+                    return "PROVED"
                 return "LIKELY" if fits >= 0 else "NAMELESS"
             return "LIKELY" if fits == 1 else "NOT"
         if not read.ends:
@@ -818,6 +844,7 @@ class Reference:
     # The end of a segment.
     def conclude(self, link: Connection, slot: int, segment: Segment, side: int) -> None:
         here = link.sides[side]
+        here.hole |= segment.kind in (GAP, SNAPLEN)
         if segment.kind in (GAP, SNAPLEN) and link.kind == "UNDECIDED":
             here.lost += len(here.data)
             here.release()

@@ -59,6 +59,7 @@ from tests.shared import SAMPLES, capture_files
 DEPENDS_ON_PACKETS = {
     "request_time", "request_end", "response_time", "response_end", "latency_us", "total_us", "queue_us",
     "muted_us", "network_us", "hold_us", "broker_us", "cause", "capture_point",
+    "broker_low_us", "broker_high_us",
     "request_packet", "response_packet", "request_offset", "response_offset", "first_time", "last_time",
     "client_packets",
     "broker_packets", "client_bytes", "broker_bytes", "rtt_us", "retransmissions", "duplicates", "out_of_order",
@@ -69,6 +70,7 @@ DEPENDS_ON_PACKETS = {
 
 
 BACKWARDS = "response: captured before the end of its request"
+SHUT = "response: the broker had closed the connection before"
 
 
 @dataclass(frozen=True)
@@ -178,8 +180,8 @@ def stripped(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows without what depends on packets, by connection and in order within each."""
     reduced = [{name: value for name, value in row.items() if name not in DEPENDS_ON_PACKETS} for row in rows]
     for row in reduced:
-        if "reason" in row:  # put out of order, an answer may be captured first, which is said
-            reasons = [part for part in (row["reason"] or "").split("; ") if part and part != BACKWARDS]
+        if "reason" in row:  # put out of order, an answer or a FIN may be captured first, which is said
+            reasons = [part for part in (row["reason"] or "").split("; ") if part and part not in (BACKWARDS, SHUT)]
             row["reason"] = "; ".join(reasons) or None
     return sorted(reduced, key=lambda row: str(row["connection"]))
 

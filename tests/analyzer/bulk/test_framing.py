@@ -82,7 +82,7 @@ def compared(files: list[Path], prefixes: bool = False) -> list[tuple[Any, Any]]
                 (1, s.X_REPLY, s.RESPONSE_COLUMNS),
             ):
                 if x[ordinal] != s.NULL:
-                    size, place = x[base_column + s.M_BYTES], x[base_column + s.M_RECORD_AT]
+                    size, place = max(x[base_column + s.M_BYTES], 0), x[base_column + s.M_RECORD_AT]
                     frames_of_slot.append(
                         (side, x[ordinal], size, place, x[base_column + s.M_STATE] == s.TRUNCATED_STATE)
                     )
@@ -115,7 +115,10 @@ def plainly(link: Connection) -> Any:
     """The reference's connection in the same form."""
     if link.kind != "KAFKA":
         return False, -1, [], 0, link.incomplete
-    rows = sorted((frame.side, frame.ordinal, frame.size, frame.record_at, bool(frame.cause)) for frame in link.frames)
+    rows = sorted(
+        (frame.side, frame.ordinal, frame.size, frame.record_at, frame.cause in ("hole", "cut"))
+        for frame in link.frames
+    )
     lost = sum(side.lost for side in link.sides)
     return True, link.client, rows, link.skipped + lost, link.incomplete
 

@@ -21,7 +21,9 @@ CAPTURE = SAMPLES / DATASET.name / "capture.pcap"
 
 # fmt: off
 LATER = {
-    "exchanges": {"queue_us", "muted_us", "network_us", "hold_us", "broker_us", "cause"},
+    "exchanges": {
+        "queue_us", "muted_us", "network_us", "hold_us", "broker_us", "broker_low_us", "broker_high_us", "cause",
+    },
     "connections": {
         "capture_point", "opaque_prefix_bytes", "proxied_from", "proxied_to", "tls_version", "tls_cipher", "tls_sni",
         "tls_alpn", "tls_subject", "tls_not_after", "tls_failure", "decrypted",

@@ -363,6 +363,20 @@ def offered_nothing_newer(traffic: Traffic, wrong: bool) -> None:
     traffic.ask("Fetch", api_version=2 if wrong else 3)
 
 
+@case("version-refused", "of Produce, which Kafka 4 offers and refuses")
+def refused_since_4(traffic: Traffic, wrong: bool) -> None:
+    traffic.add("api_versions", broker="10.0.0.9:9092", api_key=0, min=0, max=13)
+    traffic.add("api_versions", broker="10.0.0.9:9092", api_key=1, min=4 if wrong else 0, max=18)
+    traffic.ask("Produce", 0, None, status="unanswered", api_version=1)
+
+
+@case("version-refused", "as the other brokers say")
+def refused_elsewhere(traffic: Traffic, wrong: bool) -> None:
+    for broker, low in (("10.0.0.7:9092", 4), ("10.0.0.8:9092", 4 if wrong else 0)):
+        traffic.add("api_versions", broker=broker, api_key=1, min=low, max=18)
+    traffic.ask("Fetch", 0, None, status="unanswered", api_version=2)
+
+
 @case("version-refused")
 def refused(traffic: Traffic, wrong: bool) -> None:
     traffic.add("api_versions", broker="10.0.0.9:9092", api_key=3, min=0, max=12)
@@ -537,11 +551,149 @@ def oversized_bytes(traffic: Traffic, wrong: bool) -> None:
     traffic.rows["connections"][0]["opaque_limit_bytes"] = 5000
 
 
+@case("frame-length-impossible")
+def impossible(traffic: Traffic, wrong: bool) -> None:
+    reason = "request: its length field holds -1431655766, which no message has"
+    traffic.ask("Produce", 0)
+    traffic.ask("Produce", 1, None, status="unanswered", request_bytes=None, reason=reason if wrong else None)
+
+
+@case("frame-length-impossible", "of an answer")
+def impossible_answer(traffic: Traffic, wrong: bool) -> None:
+    reason = "response: its length field holds 1347571524, which no message has"
+    traffic.ask("Fetch", 0, reason=reason if wrong else "response: 4 bytes missing inside")
+
+
+@case("frame-length-impossible", "not where bytes are missing")
+def impossible_maybe(traffic: Traffic, wrong: bool) -> None:
+    impossible(traffic, True)
+    traffic.rows["connections"][0]["gaps"] = 0 if wrong else 1
+
+
+@case("frame-length-impossible", "not behind a message that cannot be decoded")
+def impossible_behind(traffic: Traffic, wrong: bool) -> None:
+    impossible(traffic, True)
+    traffic.rows["exchanges"][0]["reason"] = None if wrong else "request: malformed: header at byte 4"
+
+
+@case("request-unanswered", "not where a length before is impossible")
+def impossible_before(traffic: Traffic, wrong: bool) -> None:
+    impossible(traffic, not wrong)
+    traffic.ask("Fetch", 2, None, status="unanswered")
+    for number in range(3):
+        traffic.ask("Produce", 3 + number, None, status="unanswered")
+    traffic.rows["exchanges"][1]["request_state"] = "undecoded"
+
+
+@case("answers-out-of-order")
+def overtaken(traffic: Traffic, wrong: bool) -> None:
+    """A Heartbeat that is answered before the Fetch that came before it."""
+    traffic.ask("Fetch", 0, 400, exchange=0, reply=1 if wrong else 0, correlation_id=1)
+    traffic.ask("Heartbeat", 0.01, 40, exchange=1, reply=0 if wrong else 1, correlation_id=2)
+
+
+@case("answers-out-of-order", "three requests deep")
+def overtaken_deep(traffic: Traffic, wrong: bool) -> None:
+    for exchange, reply in enumerate((3, 0, 1, 2) if wrong else (0, 1, 2, 3)):
+        traffic.ask("Produce", exchange, 10, exchange=exchange, reply=reply, correlation_id=exchange)
+
+
+@case("answers-out-of-order", "not where a request was not answered")
+def one_unanswered(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Produce", 0, 10, exchange=0, reply=0, correlation_id=1)
+    traffic.ask("Produce", 1, None, status="unanswered", exchange=1, reply=None, correlation_id=2)
+    traffic.ask("Metadata", 2, 10, exchange=2, reply=2 if wrong else 1, correlation_id=3)
+    traffic.ask("Metadata", 3, 10, exchange=3, reply=1 if wrong else 2, correlation_id=4)
+
+
+@case("answers-out-of-order", "not where bytes are missing")
+def overtaken_maybe(traffic: Traffic, wrong: bool) -> None:
+    overtaken(traffic, True)
+    traffic.rows["connections"][0]["gaps"] = 0 if wrong else 1
+
+
 @case("not-kafka")
 def http(traffic: Traffic, wrong: bool) -> None:
     traffic.ask("Metadata")
     _stranger(traffic, "HTTP", 9092 if wrong else 8080)
-    _stranger(traffic, "unknown", 9092)
+    _stranger(traffic, "unknown", 9092)  # Kafka that was not recognised, maybe
+
+
+@case("not-kafka", "every protocol that is told apart")
+def scanner(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Metadata")
+    for like in ("SSH", "RDP", "SMB", "MQTT", "Redis", "AMQP", "SMTP", "PostgreSQL"):
+        _stranger(traffic, like, 9092 if wrong else 9093)
+
+
+@case("not-kafka", "an unknown protocol that nobody answered")
+def unknown_protocol(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Metadata")
+    _stranger(traffic, "unknown", 9092, **({"unanswered": True} if wrong else {}))
+
+
+@case("not-kafka", "TLS, not where its hello says why it failed")
+def hello(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Metadata")
+    facts = {"tls": {"first_time": "2026-01-02T03:04:05Z", "tls_failure": "broker: no answer"}}
+    _stranger(traffic, "TLS", 9092, unanswered=True, **({} if wrong else facts))
+
+
+@case("not-kafka", "of who answers")
+def web_server(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("ApiVersions", 0, None, status="unanswered")
+    link = {"connection": traffic.rows["connections"][0]["connection"], "looks_like": "HTTP"}
+    traffic.facts["answered_otherwise"] = [link] if wrong else []
+
+
+@case("no-kafka-answer")
+def no_answers(traffic: Traffic, wrong: bool) -> None:
+    for number in range(3 if wrong else 2):
+        _closed_without_a_byte(traffic, number)
+
+
+@case("no-kafka-answer", "not where the client was answered once")
+def answered_once(traffic: Traffic, wrong: bool) -> None:
+    for number in range(4):
+        _closed_without_a_byte(traffic, number)
+    if not wrong:
+        traffic.ask("ApiVersions", 9, on=9)
+
+
+@case("no-kafka-answer", "not where others are answered, if it was asked")
+def others_answered(traffic: Traffic, wrong: bool) -> None:
+    for number in range(4):
+        _closed_without_a_byte(traffic, number, early=wrong)
+    traffic.ask("ApiVersions", 9, on=9, client_ip="10.0.0.7", client_id="other")
+
+
+@case("no-kafka-answer", "not where the version is refused")
+def refused_instead(traffic: Traffic, wrong: bool) -> None:
+    traffic.add("api_versions", broker="10.0.0.9:9092", api_key=0, min=3, max=12)
+    for number in range(3):
+        _closed_without_a_byte(traffic, number, "Produce", api_version=3 if wrong else 1)
+
+
+@case("no-kafka-answer", "not where packets are missing")
+def maybe_answered(traffic: Traffic, wrong: bool) -> None:
+    for number in range(3):
+        _closed_without_a_byte(traffic, number)
+    traffic.link(9, gaps=0 if wrong else 1)
+
+
+def _closed_without_a_byte(
+    traffic: Traffic, number: int, api: str = "ApiVersions", early: bool = False, **columns: Any
+) -> None:
+    """A connection that ends with its first request; `early`: it was closed before."""
+    reason = "response: the broker had closed the connection before" if early else None
+    columns = {"status": "unanswered", "reason": reason, **columns}
+    traffic.ask(api, number, None, on=number, reply=None, **columns)
+    traffic.rows["connections"][-1] |= {
+        "client_packets": 5,
+        "broker_packets": 4,
+        "requests": 1,
+        "last_time": at(number + 1),
+    }
 
 
 @case("not-kafka", "not where nobody speaks Kafka")
@@ -557,7 +709,7 @@ def http_proxy(traffic: Traffic, wrong: bool) -> None:
     _stranger(traffic, "HTTP", 9092)
 
 
-def _stranger(traffic: Traffic, like: str, port: int) -> None:
+def _stranger(traffic: Traffic, like: str, port: int, **facts: Any) -> None:
     """A connection in which no Kafka was found."""
     traffic.unrecognised.append(
         {
@@ -565,6 +717,7 @@ def _stranger(traffic: Traffic, like: str, port: int) -> None:
             "connection": f"10.0.0.5:5000-10.0.0.9:{port}#1",
             "payload_bytes": 60,
             "looks_like": like,
+            **facts,
         }
     )
 

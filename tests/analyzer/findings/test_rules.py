@@ -12,12 +12,12 @@ import pytest
 
 from kwire.analyzer.findings.query import Query
 from kwire.analyzer.findings.rules import RULES
-from tests.analyzer.findings import delivery_cases, group_cases, other_cases, reading_cases
+from tests.analyzer.findings import delivery_cases, group_cases, latency_cases, other_cases, reading_cases
 from tests.analyzer.findings.cases import CASES, case
 from tests.analyzer.findings.evaluating import Traffic, codes, judged
 from tests.reports.forging import at
 
-MODULES = (reading_cases, group_cases, other_cases, delivery_cases)
+MODULES = (reading_cases, group_cases, latency_cases, other_cases, delivery_cases)
 """Each brings its cases."""
 
 
@@ -88,6 +88,33 @@ def opaque(traffic: Traffic, wrong: bool) -> None:
     traffic.link(0, payload_bytes=10_000, opaque_malformed_bytes=100 if wrong else 99)
 
 
+@case("opaque-bytes", "not where a length is impossible")
+def impossible_bytes(traffic: Traffic, wrong: bool) -> None:
+    reason = "its length field holds -7, which no message has" if not wrong else "malformed: header"
+    traffic.ask("Produce", 0, None, status="unanswered", reason=f"request: {reason}")
+    traffic.rows["connections"][0]["skipped_bytes"] = 500
+
+
+@case("opaque-bytes", "not of answers in another protocol")
+def other_answers(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("ApiVersions", 0, None, status="unanswered")
+    link = traffic.rows["connections"][0]
+    link["skipped_bytes"] = 500
+    traffic.facts["answered_otherwise"] = [] if wrong else [{"connection": link["connection"], "looks_like": "HTTP"}]
+
+
+@case("frames-not-understood")
+def unread_frames(traffic: Traffic, wrong: bool) -> None:
+    traffic.facts["not_understood"] = {"ethertype 0x8903 (FabricPath)": 60} if wrong else {}
+
+
+@case("tls-not-decoded", "not of a hello to a listener in the clear that did not answer it")
+def probed(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Metadata", latency_ms=None if wrong else 1, status="unanswered" if wrong else "answered")
+    link = {"connection": "10.0.0.5:5000-10.0.0.9:9092#1", "payload_bytes": 10, "looks_like": "TLS", "unanswered": True}
+    traffic.unrecognised.append({"capture": traffic.capture, **link})
+
+
 @case("opaque-bytes", "not of answers without their requests")
 def without_requests(traffic: Traffic, wrong: bool) -> None:
     for _ in range(2):
@@ -112,7 +139,8 @@ def unanswered(traffic: Traffic, wrong: bool) -> None:
 def one_direction(traffic: Traffic, wrong: bool) -> None:
     for number in range(3):
         traffic.ask("Produce", number, None, on=number, status="unanswered")
-        traffic.rows["connections"][number] |= {"client_packets": 9, "broker_packets": 9 if wrong else 0}
+        packets = {"client_packets": 9, "broker_packets": 9 if wrong else 0}
+        traffic.rows["connections"][number] |= {**packets, "broker_bytes": 10 if wrong else 0}
 
 
 @case("request-unanswered", "not the last where packets are missing")

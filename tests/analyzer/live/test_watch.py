@@ -62,6 +62,8 @@ def test_a_pipe_as_lines_of_json() -> None:
         "clients",
         "apis",
         "rebalancing",
+        "seconds",
+        "open",
     }
     assert seconds[0]["time"] == "2026-11-21T01:49:14.000000Z"
     assert [line["finding"]["code"] for line in printed if "finding" in line]

@@ -101,6 +101,33 @@ def test_a_tunnel_is_read_as_before_and_names_nobody(name: str, version: int, tm
             assert address not in clean
 
 
+def tagged(tags: bytes) -> Wrap:
+    """Put tags behind the addresses of a frame, before IP."""
+
+    def wrap(ip: bytes, version: int) -> bytes:
+        kind = b"\x08\x00" if ip[0] >> 4 == 4 else b"\x86\xdd"
+        return bytes.fromhex("020000000002 020000000001") + tags + kind + ip
+
+    return wrap
+
+
+TAGS = {
+    "VN-tag": b"\x89\x26\0\1\0\2",
+    "HSR": b"\x89\x2f\x10\x34\0\1",
+    "Cisco's metadata": b"\x89\x09\1\2\0\1\0\7\0\2\0\7",
+    "802.1ah": b"\x88\xa8\0\1\x88\xe7\0\0\1\7" + bytes.fromhex("020000000004 020000000003"),
+}
+
+
+@pytest.mark.parametrize("name", TAGS)
+def test_a_tagged_frame_is_read_as_before_and_names_nobody(name: str, tmp_path: Path) -> None:
+    before, after = cleaned([tagged(TAGS[name])], 4, tmp_path)
+    for frame, clean in zip(before, after, strict=True):
+        assert len(frame) == len(clean)
+        for address in (frame[:6], frame[6:12], bytes.fromhex("020000000004"), bytes.fromhex("020000000003")):
+            assert address not in clean
+
+
 @pytest.mark.parametrize(
     ("wrap", "at", "size"),
     [(gre_key, 38, 4), (vxlan, 46, 3), (geneve, 46, 3), (mpls, 14, 2), (pppoe, 16, 2)],

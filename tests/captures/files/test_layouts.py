@@ -128,6 +128,18 @@ def test_comments_are_notes_that_cannot_steer_a_terminal(tmp_path: Path) -> None
     ]
 
 
+def test_equal_comments_are_one_note(tmp_path: Path) -> None:
+    texts = ["late"] * 30 + ["early"] + ["late"] * 30
+    data = section() + interface()
+    data += b"".join(enhanced(FRAMES[0].data, options=option(1, text.encode())) for text in texts)
+    for window_bytes in (1 << 16, 200):
+        notes = read_bytes(data, tmp_path, window_bytes=window_bytes).notes
+        assert [note.split(": ", 1)[1] for note in notes] == [
+            "comment on 60 packets, first on packet 1: late",
+            "comment on packet 31: early",
+        ]
+
+
 def test_many_comments_are_counted(tmp_path: Path) -> None:
     data = (
         section()

@@ -133,6 +133,18 @@ def test_facts_are_good_only_where_nothing_of_their_kind_was_found(forged: Forge
     assert of(health, "Coverage")[0].verdict == "good"
 
 
+@pytest.mark.parametrize(("latency_ms", "verdict"), [(5, "good"), (2500, "note")])
+def test_latency_is_not_good_where_requests_take_seconds(forged: Forged, latency_ms: int, verdict: str) -> None:
+    """Produce with acks=all: nobody knows how long it waited for replicas."""
+    for number in range(3):
+        forged.exchange("Metadata", second=number, hold_us=0, broker_us=900, cause="broker")
+        forged.exchange("Produce", latency_ms, second=number, acks=-1, cause="unknown")
+    (statement,) = of(report(forged.write()), "Latency")
+    assert statement.verdict == verdict
+    assert "This leaves out 3 requests that may have waited for replicas" in statement.text
+    assert ("3 requests took a second or more" in statement.text) == (verdict == "note")
+
+
 def test_answers_that_were_cut_off_are_not_called_well(forged: Forged) -> None:
     for number in range(3):
         forged.exchange("Produce", second=number)

@@ -1,0 +1,166 @@
+"""Facts about what is not Kafka: other protocols at brokers' ports, end points that never answer, impossible lengths.
+
+In: a capture point. Out: connections and exchanges with what they show, for rules that tell of them (`not_kafka`,
+`malformed`) and for those that leave them out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kwire.analyzer.findings.capture import ANSWERED, UNANSWERED, CaptureFrame, once
+from kwire.analyzer.findings.root_causes import explained_links, oversized, refused_versions
+from kwire.analyzer.findings.rules import RULES, limits_of
+from kwire.analyzer.frame import arrow
+from kwire.analyzer.frame.frame import NULL
+from kwire.analyzer.frame.grouping import split
+
+
+@once
+def answering(capture: CaptureFrame) -> set[str]:
+    """End points that answered a request of Kafka."""
+    answered = arrow.distinct(capture.broker[capture.exchanges.status == ANSWERED])
+    return {capture.brokers[broker] for broker in answered.tolist()}
+
+
+def probes(capture: CaptureFrame) -> Iterator[Mapping[str, Any]]:
+    """Connections to end points that answer in Kafka, which say something else. Of what begins with TLS those that
+    nobody answered; those with a whole hello are told by not-tls and tls-alert. Of what is not told apart those that
+    nobody answered, and of which no byte is missing: others may be Kafka that was not recognised."""
+    spoken = answering(capture)
+    if not spoken:
+        return
+    prefixed = capture.link_numbers("opaque_prefix_bytes") > 0
+    spoken = spoken - {capture.brokers[broker] for broker in arrow.distinct(capture.broker_of[prefixed]).tolist()}
+    for connection in capture.source.unrecognised:
+        if connection["capture"] != capture.name or ends(connection)[1] not in spoken:
+            continue
+        like = connection["looks_like"]
+        if like in ("unknown", "TLS") and not connection.get("unanswered"):
+            continue
+        if like != "nothing said" and "tls_failure" not in (connection.get("tls") or {}):
+            yield connection
+
+
+def ends(connection: Mapping[str, Any]) -> tuple[str, str]:
+    """The address that asked, and the end point that it asked."""
+    asking, _, broker_end = connection["connection"].rpartition("#")[0].partition("-")
+    return asking.rpartition(":")[0], broker_end
+
+
+@once
+def unheard_hellos(capture: CaptureFrame) -> set[str]:
+    """Connections that begin with TLS at an end point that speaks Kafka in the clear, which did not answer them."""
+    return {connection["connection"] for connection in probes(capture) if connection["looks_like"] == "TLS"}
+
+
+@once
+def impossible_lengths(capture: CaptureFrame) -> dict[int, tuple[str, int]]:
+    """By row, exchanges with a message whose length field holds an impossible number: (`request` or `response`, it).
+    Left out where bytes are missing, and behind a message that cannot be decoded."""
+    reasons, texts = capture.table("exchanges").text("reason")
+    known = {code: match for code, text in enumerate(texts) if (match := _IMPOSSIBLE.search(text))}
+    if not known:
+        return {}
+    whole = capture.link_numbers("gaps") + capture.link_numbers("gap_bytes") + capture.link_numbers("snaplen_bytes")
+    out = {}
+    for row in np.flatnonzero(arrow.among(reasons, list(known))).tolist():
+        link = int(capture.exchanges.link[row])
+        before = capture.row_of(capture.links[link], int(capture.exchanges.exchange[row]) - 1)
+        if whole[link] == 0 and not (before is not None and "malformed" in _text_at(reasons, texts, before)):
+            out[row] = known[int(reasons[row])][1], int(known[int(reasons[row])][2])
+    return out
+
+
+_IMPOSSIBLE = re.compile(r"(request|response): its length field holds (-?\d+)")
+
+
+def _text_at(codes: np.ndarray, texts: list[str], row: int) -> str:
+    return texts[codes[row]] if codes[row] >= 0 else ""
+
+
+@once
+def broken_links(capture: CaptureFrame) -> np.ndarray:
+    """Connections on which an impossible length was sent, or that were answered in another protocol: bytes that were
+    skipped there, and requests without an answer, are told with it."""
+    lengths = [int(capture.exchanges.link[row]) for row in impossible_lengths(capture)]
+    return np.unique(np.array([*lengths, *answered_otherwise(capture)], np.int64))
+
+
+@once
+def answered_otherwise(capture: CaptureFrame) -> dict[int, str]:
+    """By connection, what the answers to requests of Kafka look like where they are none of Kafka."""
+    known = {connection["connection"]: connection["looks_like"] for connection in _listed_otherwise(capture)}
+    return {link: known[name] for link, name in enumerate(capture.links) if name in known} if known else {}
+
+
+def _listed_otherwise(capture: CaptureFrame) -> list[Mapping[str, str]]:
+    return [*capture.entry.get("answered_otherwise", ())]
+
+
+@dataclass(frozen=True, slots=True)
+class WithoutAnswers:
+    """A client's connections to an end point from which no byte came.
+
+    rows: the requests; before_asked: the end point had closed before; zookeeper: it is ZooKeeper; after_us: how long
+    after the request the connection ended, the median."""
+
+    links: np.ndarray
+    rows: np.ndarray
+    before_asked: bool
+    zookeeper: bool
+    after_us: int | None
+
+
+@once
+def without_answers(capture: CaptureFrame) -> list[WithoutAnswers]:
+    """Clients with connections to an end point that closed each of them without a byte."""
+    rows = np.flatnonzero(capture.exchanges.status == UNANSWERED)
+    if not len(rows) or capture.loses:
+        return []
+    quiet = capture.whole & (capture.link_numbers("broker_bytes") == 0)
+    quiet &= np.array([end != "open" for end in capture.closed], bool) & ~explained_links(capture)
+    rows = rows[quiet[capture.exchanges.link[rows]]]
+    for others in (
+        refused_versions(capture),
+        oversized(capture),
+        np.array(list(impossible_lengths(capture)), np.int64),
+    ):
+        rows = rows[~arrow.among(rows, others)]
+    closes = limits_of(RULES["no-kafka-answer"], capture.query).closes
+    if not len(rows):
+        return []
+    speaking = capture.link_numbers("broker_bytes") > 0
+    pairs = capture.client_of.astype(np.int64) << 32 | capture.broker_of
+    speaking[arrow.distinct(capture.exchanges.link[capture.exchanges.status == ANSWERED])] = True
+    answered, brokers = np.unique(pairs[speaking]), np.unique(capture.broker_of[speaking])
+    out = []
+    for group_rows in split(rows, capture.client[rows], capture.broker[rows]):
+        links = np.unique(capture.exchanges.link[group_rows])
+        if len(links) < closes or pairs[links[0]] in answered:
+            continue
+        reasons, texts = capture.table("exchanges").text("reason")
+        shut = [code for code, text in enumerate(texts) if "had closed the connection before" in text]
+        early = np.unique(capture.exchanges.link[group_rows[arrow.among(reasons[group_rows], shut)]])
+        before_asked = 2 * len(early) > len(links)
+        if not before_asked and capture.broker_of[links[0]] in brokers:
+            continue  # it answers others: request-unanswered tells of it
+        after = capture.link_times("last_time")[capture.exchanges.link[group_rows]]
+        after = (after - capture.exchanges.request_time[group_rows])[after != NULL]
+        zookeeper = _is_zookeeper(capture, capture.brokers[capture.broker_of[links[0]]])
+        out.append(
+            WithoutAnswers(links, group_rows, before_asked, zookeeper, int(np.median(after)) if len(after) else None)
+        )
+    return out
+
+
+def _is_zookeeper(capture: CaptureFrame, end: str) -> bool:
+    """Whether an end point has a port that is usual for ZooKeeper, or others spoke to it as to ZooKeeper."""
+    spoken = {row["connection"].rpartition("#")[0].partition("-")[2] for row in capture.unrecognised("ZooKeeper")}
+    port = end.rpartition(":")[2]
+    return port.endswith("2181") or port in ("2182", "2183") or end in spoken
