@@ -75,7 +75,7 @@ def stalls(capture: CaptureFrame) -> list[Stall]:
     for stall in _candidates(capture, at):
         ends = int(capture.client_of[stall.link]), int(capture.broker_of[stall.link])
         groups[*ends, stall.to_broker].append(stall)
-    named = []
+    named: list[Stall] = []
     for (client_, broker, to_broker), group in groups.items():
         if any(stall.certain for stall in group):
             named += _explained(capture, _Pair.of(capture, client_, broker, to_broker, group), group, at)
