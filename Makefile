@@ -12,7 +12,7 @@ DEMO := out/demo
 # Pythons that `make wheels` builds for: those minor versions that are here under their own names.
 PYTHONS ?= $(shell for minor in 11 12 13; do python3.$$minor -c '' 2>/dev/null && echo python3.$$minor; done)
 
-.PHONY: help demo test lint types imports pytest fuzz bench wheel wheels lock clean
+.PHONY: help demo test lint types imports pytest fuzz bench wheel wheels docs lock clean
 
 help:
 	@echo "make demo   install into .venv, analyse a shipped capture, show some of its exchanges, report on it"
@@ -21,6 +21,7 @@ help:
 	@echo "make bench  time kwire against tshark on generated captures (minutes; needs tshark)"
 	@echo "make wheel  build dist/kwire-*.whl for this Python, its kernels compiled for x86-64-v3 and v2 (minutes)"
 	@echo "make wheels the same for each Python that is here (others: make wheels PYTHONS='/path/to/python3.12 python3.13')"
+	@echo "make docs   build the documentation with its reference pages into out/docs/site (warnings are errors)"
 	@echo "make lock   resolve the dependencies of pyproject.toml again into requirements.lock"
 
 demo: $(VENV)/installed
@@ -72,6 +73,17 @@ wheels:
 	@set -e; for python in $(PYTHONS); do \
 		minor=$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
 		$(MAKE) wheel PYTHON=$$python VENV=out/venv-$$minor; done
+
+docs: $(VENV)/installed out/docs-venv/installed
+	@echo "== docs: reference pages from the code, then mkdocs, whose warnings are errors"
+	$(BIN)/python tools/reference.py out/docs/pages
+	NO_MKDOCS_2_WARNING=1 out/docs-venv/bin/mkdocs build --quiet --strict
+	@echo "== done: out/docs/site/index.html"
+
+out/docs-venv/installed: docs/requirements.txt
+	@test -x out/docs-venv/bin/python || $(PYTHON) -m venv out/docs-venv
+	out/docs-venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r docs/requirements.txt
+	@touch $@
 
 lock: $(VENV)/installed
 	@echo "== uv: pyproject.toml -> requirements.lock, with the hashes of all files of each package"

@@ -9,15 +9,25 @@ from __future__ import annotations
 
 
 class KwireError(Exception):
-    """Something that the user can mend: `str()` is one line that says what and where, `hint` what to try.
+    """Something that the user can mend: `message` is one line that says what and where, `hint` what to try, and
+    `str()` both, as a traceback shows them.
 
     `pointer` may show the place: further lines for a terminal, empty for everything else.
     """
 
     def __init__(self, message: str, hint: str = "", pointer: str = "") -> None:
         super().__init__(message)
+        self.message = message
         self.hint = hint
         self.pointer = pointer
+
+    def __str__(self) -> str:
+        return f"{self.message}\nhint: {self.hint}" if self.hint else self.message
+
+
+def message_of(failure: BaseException) -> str:
+    """Return the text of any exception without the hint that one of ours has."""
+    return failure.message if isinstance(failure, KwireError) else str(failure)
 
 
 class CaptureError(KwireError):

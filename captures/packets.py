@@ -517,6 +517,8 @@ class Reader:
         layout.end()
         self._check_links(source, layout.seen_links)
         self.notes.extend(f"{source.path}: {note}" for note in layout.notes)
+        if not layout.state[layouts.NUMBER] and not any(note.startswith(f"{source.path}: ") for note in self.notes):
+            self.notes.append(f"{source.path}: holds no packet")
         dropped = source.dropped if layout.dropped is None else layout.dropped
         if dropped is not None:
             self._dropped = (self._dropped or 0) + dropped

@@ -6,6 +6,9 @@
     kwire.open_dataset("DATASET").exchanges             # a pyarrow dataset, not loaded
     for exchange in kwire.exchanges("orders.pcap"):
         exchange.request, exchange.response             # decoded bodies, in Kafka's JSON names
+    for finding in kwire.findings("orders.pcap"):       # also of a dataset; story, sql, report as well
+        print(finding.severity, finding.code, finding.text)
+    kwire.sql("DATASET", "SELECT * FROM latency_by_api").to_pandas()
     kwire.replay("orders.pcap", to="localhost:9092", out="RUN")
     kwire.register(spark, "DATASET")                    # tables and views in your own Spark session
 
@@ -17,37 +20,72 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # not from `typing`: until the command line has begun, an interrupt would be a traceback
 if TYPE_CHECKING:
-    from typing import Any
-
     from kwire.analyzer import Dataset, Exchange, StoredDataset, __version__, analyze, exchanges, open_dataset
+    from kwire.analyzer.common.errors import UsageError
+    from kwire.analyzer.dataset.dataset import DatasetError
+    from kwire.analyzer.filter.tokens import FilterError
+    from kwire.analyzer.story.events import Event
+    from kwire.captures.errors import CaptureError, KwireError
     from kwire.replay import replay
     from kwire.reports import register, register_source
+    from kwire.reports.api import Evidence, Finding, findings, report, sql, story
+    from kwire.reports.query_errors import QueryError
 
 __all__ = [
+    "CaptureError",
     "Dataset",
+    "DatasetError",
+    "Event",
+    "Evidence",
     "Exchange",
+    "FilterError",
+    "Finding",
+    "KwireError",
+    "QueryError",
     "StoredDataset",
+    "UsageError",
     "__version__",
     "analyze",
     "exchanges",
+    "findings",
     "open_dataset",
     "register",
     "register_source",
     "replay",
+    "report",
+    "sql",
+    "story",
 ]
 
-_HOMES = {"replay": "kwire.replay", "register": "kwire.reports", "register_source": "kwire.reports"}
+_HOMES = {
+    "CaptureError": "kwire.captures.errors",
+    "DatasetError": "kwire.analyzer.dataset.dataset",
+    "Event": "kwire.analyzer.story.events",
+    "Evidence": "kwire.reports.api",
+    "FilterError": "kwire.analyzer.filter.tokens",
+    "Finding": "kwire.reports.api",
+    "KwireError": "kwire.captures.errors",
+    "QueryError": "kwire.reports.query_errors",
+    "UsageError": "kwire.analyzer.common.errors",
+    "findings": "kwire.reports.api",
+    "register": "kwire.reports",
+    "register_source": "kwire.reports",
+    "report": "kwire.reports.api",
+    "sql": "kwire.reports.api",
+    "story": "kwire.reports.api",
+}
 """Where names are that `kwire.analyzer` does not have."""
 
+if not TYPE_CHECKING:  # a name that is not there is an error for type checkers too
 
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'kwire' has no attribute {name!r}")
-    import importlib
+    def __getattr__(name):
+        import importlib
 
-    home = _HOMES.get(name, "kwire.analyzer")
-    module = importlib.import_module(home)
-    return module if name == "replay" else getattr(module, name)  # the package `replay` can be called
+        if name == "replay":  # the package, which can be called
+            return importlib.import_module("kwire.replay")
+        if name not in __all__:
+            raise AttributeError(f"module 'kwire' has no attribute {name!r}")
+        return getattr(importlib.import_module(_HOMES.get(name, "kwire.analyzer")), name)
 
 
 def __dir__() -> list[str]:

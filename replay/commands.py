@@ -198,7 +198,7 @@ def _verdict(result: run.Result, wanted: Options, out: str, fail_on: str = ANY) 
         lost = result.counts.actions["not_sent"]
         also = f"; {lost} request{'s' * (lost != 1)} not sent" if lost else ""
         sys.stderr.write(
-            f"kwire: not valid: {printable(str(result.failure))}{also}\n"
+            f"kwire: not valid: {printable(result.failure.message)}{also}\n"
             f"hint: {result.failure.hint}; what was done is in {out}\n"
         )
         return EXIT_NOT_VALID

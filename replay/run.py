@@ -214,13 +214,13 @@ async def _audit(out: str | os.PathLike[str], options: Options, dial: link.Dial,
     elif result.interrupted:
         result.not_audited = "the run was interrupted"
     elif result.failure is not None:
-        result.not_audited = str(result.failure)
+        result.not_audited = result.failure.message
     else:
         reach = options.access.reach(options.host, options.port)
         try:
             result.audit = await audit.audit(out, options.host, options.port, dial, reach)
         except (link.LinkError, dataset.DatasetError) as failure:  # another replay may already write this RUN
-            result.not_audited = str(failure)
+            result.not_audited = failure.message
         except asyncio.CancelledError:
             result.not_audited = "the audit was interrupted"
             result.interrupted = True
@@ -280,7 +280,7 @@ def _about(sending: Sending, result: Result, captured: Sequence[Session]) -> dic
         "allow": sorted(api_keys.name(key) for key in options.allow),
         "valid": result.valid,
         "interrupted": result.interrupted,
-        "failure": str(result.failure or ""),
+        "failure": result.failure.message if result.failure is not None else "",
         "slower": result.pace.text(),
         "seconds": round(result.seconds, 3),
         "own_requests": result.own_requests,

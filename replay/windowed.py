@@ -116,7 +116,7 @@ class WindowFeed:
                 except KwireError as error:
                     if not self._has_begun:
                         raise
-                    engine.failure = engine.failure or LinkError(str(error), error.hint)
+                    engine.failure = engine.failure or LinkError(error.message, error.hint)
                     break  # these steps are given up with what is not read
             self._give(engine, window, steps)
             if time.monotonic() - self._collected > _COLLECTED:

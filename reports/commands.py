@@ -38,8 +38,9 @@ def report(options: ReportOptions) -> int:
         output.check(options.out)
     with contextlib.ExitStack() as stack:
         datasets = _datasets(options, stack)
-        result = _report(options, datasets, target)
-    text = _render(result, form)
+        with _doing("asking"):
+            result = report_on(options, datasets, target)
+    text = rendered(result, form)
     if options.out:
         with output.written(options.out) as beside:
             Path(beside).write_text(text, encoding="utf-8")
@@ -87,11 +88,12 @@ def _datasets(options: ReportOptions, stack: contextlib.ExitStack) -> list[str]:
     return [*datasets, path]
 
 
-def _report(options: ReportOptions, datasets: list[str], target: str | None) -> Report:
+def report_on(options: ReportOptions, datasets: list[str], target: str | None) -> Report:
+    """The report on datasets. `target`: the name of the release of an upgrade check."""
     from kwire.reports import engines
     from kwire.reports.page.report import CONF, make
 
-    with _doing("asking"), engines.opened(options, datasets, conf=CONF) as engine:
+    with engines.opened(options, datasets, conf=CONF) as engine:
         return make(engine, tuple(map(output.name_of, options.sources)), target, __version__)
 
 
@@ -107,7 +109,8 @@ def _doing(what: str) -> Iterator[None]:
         yield
 
 
-def _render(result: Report, form: str) -> str:
+def rendered(result: Report, form: str) -> str:
+    """A report as `html`, `md` or `json`."""
     from kwire.reports.page import rendering
 
     renderers = {"html": rendering.as_html, "md": rendering.as_markdown, "json": rendering.as_json}

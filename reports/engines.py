@@ -33,9 +33,31 @@ class EngineError(KwireError):
     """The engine that was asked for is not to be had."""
 
 
+OLDEST_DUCKDB = (2, 0)
+"""Older ones lack functions that the views are made of (found with 1.5.6)."""
+
+INSTALL = "pip install 'kwire[sql]' (133 MB)"
+
+
 def installed() -> bool:
     """Whether the embedded engine is there."""
     return all(importlib.util.find_spec(name) is not None for name in ("duckdb", "sqlglot"))
+
+
+def embedded_engine() -> Any:
+    """The module of the embedded engine. Raises EngineError where the DuckDB that is installed is too old."""
+    import duckdb
+
+    version = tuple(int(part) for part in duckdb.__version__.split(".")[:2] if part.isdigit())
+    if version < OLDEST_DUCKDB:
+        oldest = ".".join(map(str, OLDEST_DUCKDB))
+        raise EngineError(
+            f"duckdb {duckdb.__version__} is installed, and kwire's views need {oldest} or newer",
+            f"pip install 'duckdb>={oldest}', or --engine spark",
+        )
+    from kwire.reports.embedded import engine
+
+    return engine
 
 
 def choose(options: EngineOptions) -> str:
@@ -47,8 +69,10 @@ def choose(options: EngineOptions) -> str:
         if spark_only:
             raise EngineError(f"--{spark_only} is a matter of Spark", "leave out --engine embedded")
         if not installed():
-            raise EngineError("the embedded engine is not installed", "pip install 'kwire[sql]', or --engine spark")
+            raise EngineError("the embedded engine is not installed", f"{INSTALL}, or --engine spark")
         return EMBEDDED
+    if engine == AUTO and not spark_only and not installed() and importlib.util.find_spec("pyspark") is None:
+        raise EngineError("what answers SQL is not installed", f"{INSTALL}; for clusters 'kwire[spark]' (594 MB)")
     return SPARK if engine == SPARK or spark_only or not installed() else EMBEDDED
 
 
@@ -65,17 +89,15 @@ def opened(
         if choose(options) == SPARK:
             yield spark.started()
         else:
-            from kwire.reports.embedded import engine
-
-            yield _EmbeddedFirst(stack.enter_context(engine.opened(datasets)), spark, options.verbose)
+            embedded = stack.enter_context(embedded_engine().opened(datasets))
+            yield _EmbeddedFirst(embedded, spark, options.verbose)
 
 
 def check_columns(query: str) -> None:
     """Raises QueryError where a query names a column that its tables and views do not have."""
-    from kwire.reports.embedded import engine
     from kwire.reports.query_errors import unknown_column
 
-    with engine.opened([]) as empty:
+    with embedded_engine().opened([]) as empty:
         try:
             empty.check(query)
         except UnknownColumn as failure:

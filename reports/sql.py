@@ -137,7 +137,7 @@ def _dataset(path: str, stored: bool, keylogs: Sequence[str] = ()) -> Iterator[s
 def _answer(engine: Engine, query: str, form: str, out: str | None, raw: bool, notes: Notes) -> None:
     """Ask one question; `raw`: as `results.as_csv` has it; `notes`: what to say of a query. Raises QueryError."""
     limit = SHOWN_ROWS if form == "table" and not out else None
-    table, more = _about(engine, query) or engine.ask(query, limit)
+    table, more = answer(engine, query, limit)
     for note in notes(query):
         sys.stderr.write(f"note: {note}\n")
     if out is None:
@@ -153,6 +153,12 @@ def _answer(engine: Engine, query: str, form: str, out: str | None, raw: bool, n
         else:
             with open(beside, "w", encoding="utf-8", newline="") as stream:
                 _write(table, form, stream, raw)
+
+
+def answer(engine: Engine, query: str, limit: int | None) -> tuple[pa.Table, bool]:
+    """The answer to a query, SHOW and DESCRIBE too, of so many rows at most, and whether there are more. Raises
+    QueryError."""
+    return _about(engine, query) or engine.ask(query, limit)
 
 
 def _write(table: pa.Table, form: str, stream: IO[str], raw: bool) -> None:
@@ -323,7 +329,7 @@ def _prompt(engine: Engine, form: str, raw: bool, notes: Notes) -> int:
             try:
                 interruptibly(engine, partial(_answer, engine, statement, form, None, raw, notes))
             except KwireError as failure:
-                sys.stderr.write(f"{failure}\nhint: {failure.hint}\n")
+                sys.stderr.write(f"{failure.message}\nhint: {failure.hint}\n")
             except KeyboardInterrupt:
                 sys.stderr.write("interrupted\n")
 

@@ -7,7 +7,7 @@ if there would be more than `MAX_BINS`, so that state is bounded, and the same f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -192,6 +192,21 @@ class ClientDeliveryTimes:
         ends = np.maximum.accumulate(np.append(begin, np.minimum(inside[1, order], end)))
         longest = int((starts - ends).max())
         return longest if longest >= 0 else None
+
+    def unread_ns(self, client: Client, heirs: Mapping[tuple[str, int], Client], stop_ns: int) -> int | None:
+        """Return how long nobody got records of partitions whose reader had gone by `stop_ns`.
+
+        That is from the last records that `client` got of any of them to the first that its heirs, by partition, got
+        after that. None if there are none before, or none after.
+        """
+        before = self._of(self._times.get(client, {}), heirs)
+        begun = before[0][before[0] <= stop_ns]
+        if not len(begun):
+            return None
+        begin = min(int(before[1][before[0] <= stop_ns].max()), stop_ns)
+        later = [self._of(self._times.get(heir, {}), [partition])[0] for partition, heir in heirs.items()]
+        times = np.concatenate(later)
+        return int(times[times > begin].min()) - begin if (times > begin).any() else None
 
     @staticmethod
     def _of(of: dict[tuple[str, int], list[np.ndarray]], partitions: Iterable[tuple[str, int]] | None) -> np.ndarray:

@@ -21,7 +21,7 @@ from kwire.analyzer.frame.log import Columns, Log
 # fmt: off
 _KINDS: Final = tuple(sorted((
     g.JOIN, g.SYNC, g.HEARTBEAT_FAILED, g.LEAVE, g.EXPIRED, g.COMMIT_FAILED, g.COORDINATOR_MOVED, g.COORDINATOR_FOUND,
-    g.UPDATE,
+    g.COORDINATOR_REFUSED, g.UPDATE,
 )))
 # fmt: on
 """By their numbers: those sort as the kinds do."""

@@ -40,6 +40,7 @@ HEARTBEATS: Final = {
 
 JOIN, SYNC, HEARTBEAT_FAILED, LEAVE = "join", "sync", "heartbeat_failed", "leave"
 EXPIRED, COMMIT_FAILED, COORDINATOR_MOVED = "expired", "commit_failed", "coordinator_moved"
+COORDINATOR_REFUSED = "coordinator_refused"
 COORDINATOR_FOUND, UPDATE = "found_coordinator", "update"
 """Not rows: FindCoordinator found a coordinator; a newer heartbeat reported an epoch or partitions."""
 
@@ -49,6 +50,8 @@ STOPS_FOR_A_WHILE: Final = -2
 
 GROUP_KEYS: Final = 0
 """FindCoordinator: the type of keys that are groups."""
+_REFUSALS: Final = (kafka_errors.GROUP_AUTHORIZATION_FAILED, kafka_errors.INVALID_GROUP_ID)
+"""Errors of FindCoordinator that are about the group, not about where its coordinator is."""
 CONNECTOR: Final = -1
 """Among Connect's task ids: the connector itself (ConnectProtocol.java)."""
 
@@ -61,6 +64,7 @@ class Event:
     members        of the generation (the leader's JoinGroup)
     subscribed     topics
     assigned       by the leader, or to the member
+    reason         why it joins or leaves, as it says (KIP-800)
     revoked        not None: `assigned` is added to the previous assignment without these (Connect since KIP-415)
     owned          partitions that the member reports to own
     node           of the coordinator
@@ -96,6 +100,7 @@ class Event:
     owned: tuple[Partition, ...] | None = None
     interval_ms: int | None = None
     node: int | None = None
+    reason: str | None = None
     reported: bool = False
     settled: bool = False
 
@@ -219,6 +224,10 @@ def _coordinators_found(row: Row, exchange: Exchange) -> Iterator[Event]:
             event = row.event(COORDINATOR_FOUND, coordinator["key"], order)
             event.member, event.generation, event.node, event.code = None, None, coordinator["nodeId"], 0
             yield event
+        elif coordinator["errorCode"] in _REFUSALS and coordinator["key"] is not None:
+            event = row.event(COORDINATOR_REFUSED, coordinator["key"], order)
+            event.member, event.generation, event.code = None, None, coordinator["errorCode"]
+            yield event
 
 
 def _protocol(protocol_type: str | None) -> str:
@@ -246,7 +255,7 @@ def _join(row: Row, group: str, exchange: Exchange) -> Event:
     event.instance = request.get("groupInstanceId")
     event.session_ms = request["sessionTimeoutMs"]
     event.rebalance_ms = request.get("rebalanceTimeoutMs")
-    event.generation = None
+    event.generation, event.reason = None, request.get("reason") or None
     inside = _inside(exchange)
     topics = {
         topic
@@ -309,6 +318,7 @@ def _leave(row: Row, group: str, exchange: Exchange) -> Iterator[Event]:
     for order, member in enumerate(members):
         event = row.event(LEAVE, group, order)
         event.member, event.instance = member["memberId"] or None, member.get("groupInstanceId")
+        event.reason = member.get("reason") or None
         if response is not None and response["errorCode"] == 0:
             event.code = answers.get((member["memberId"], event.instance), 0)
         yield event

@@ -44,7 +44,8 @@ from kwire.analyzer.protocol import errors as kafka_errors
 _COMMITS: Final = (apis.OFFSET_COMMIT, apis.TXN_OFFSET_COMMIT)
 _BY_COLUMNS: Final = np.array((apis.HEARTBEAT, *_COMMITS))
 _BY_BODY: Final = frozenset((apis.FIND_COORDINATOR, apis.JOIN_GROUP, apis.SYNC_GROUP, apis.LEAVE_GROUP, *g.HEARTBEATS))
-_FREQUENT: Final = (g.HEARTBEAT_FAILED, g.COMMIT_FAILED, g.COORDINATOR_FOUND)
+_FREQUENT: Final = (g.HEARTBEAT_FAILED, g.COMMIT_FAILED, g.COORDINATOR_FOUND, g.COORDINATOR_REFUSED)
+_OF_ANY_PROTOCOL: Final = (g.COMMIT_FAILED, g.COORDINATOR_FOUND, g.COORDINATOR_REFUSED)
 MOST_EVENTS: Final = 1000
 """Events of a group that are remembered from one stretch of a capture to the next; of those that may be frequent
 (failed heartbeats and commits, coordinators found) as many again. One takes some 400 bytes."""
@@ -219,6 +220,8 @@ def _row(event: Event) -> dict[str, Any]:
         "connection": event.connection,
         "exchange": event.exchange,
         "reply": event.reply,
+        "subscribed": event.subscribed if event.kind != g.EXPIRED else None,
+        "reason": event.reason if event.kind != g.EXPIRED else None,
     }
 
 
@@ -233,7 +236,7 @@ def _with_names(events: Iterable[Event], topic_name: TopicName) -> list[Event]:
     named = []
     for event, protocol in zip(listed, protocols, strict=True):
         latest = protocol or latest
-        fallback = None if event.kind in (g.COMMIT_FAILED, g.COORDINATOR_FOUND) else g.CLASSIC
+        fallback = None if event.kind in _OF_ANY_PROTOCOL else g.CLASSIC
         changed = replace(event, protocol=protocol or latest or fallback)
         if protocol in (g.CONSUMER, g.SHARE):
             changed.owned = _resolved(event.owned, topic_name)

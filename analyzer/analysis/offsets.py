@@ -76,7 +76,8 @@ class Offsets:
     _commits: Log = field(default_factory=lambda: Log(_COMMIT_COLUMNS, _COMMIT_TEXTS, EVENT_ORDER))
     _moves: Log = field(default_factory=lambda: Log(MOVE_COLUMNS, MOVE_TEXTS, EVENT_ORDER))
     _positions: Positions = field(default_factory=Positions)
-    _members: set[tuple[str | None, str, str]] = field(default_factory=set)  # client id, address, group
+    _members: dict[tuple[str | None, str, str], tuple[int, int]] = field(default_factory=dict)
+    """By client id, address and group: when it was first and last named, ns."""
     _ends: Log = field(default_factory=lambda: Log(_END_COLUMNS, ("transaction",), EVENT_ORDER))
     _elsewhere: list[tuple[tuple[int, int], int, str, Committed]] = field(default_factory=list)  # place, ns, connection
     _replicated: Replicated = field(default_factory=Replicated)
@@ -92,7 +93,10 @@ class Offsets:
                 place = operation.completed_by, names.serials[operation.slot]
                 self._elsewhere.append((place, operation.time_ns, names.connections[operation.slot], committed))
         self._replicated.take(window)
+        targets = _targets(control)
         for moves in self._positions.take(window):
+            if targets:
+                _put_targets(moves, targets, names.strings)
             self._moves.append(moves, names.strings, names.connections)
         self._take_members(every, arrow.among(api, _MEMBERS) & (every.column("group_id") != NULL))
         self._take_ends(control)
@@ -104,7 +108,8 @@ class Offsets:
     def join(self, other: Offsets) -> None:
         self._commits.join(other._commits)
         self._moves.join(other._moves)
-        self._members |= other._members
+        for member, (first, last) in other._members.items():
+            self._named_at(member, first, last)
         self._ends.join(other._ends)
         self._elsewhere += other._elsewhere
         self._replicated.join(other._replicated)
@@ -262,6 +267,7 @@ class Offsets:
             "connection": arrow.strings(commits["connection"], strings),
             "exchange": arrow.integers(commits["exchange"], pa.int64()),
             "reply": arrow.integers(commits["reply"], pa.int64()),
+            "target": pa.nulls(len(error), pa.string()),
         }
         table = pa.Table.from_arrays([columns[column.name] for column in tables.OFFSETS], list(columns))
         return table.cast(tables.schema("offsets"))
@@ -358,24 +364,36 @@ class Offsets:
         pairs = np.stack(
             [every.column("client_id")[rows], event_columns(every, rows)["ip"], every.column("group_id")[rows]], axis=1
         )
-        for client, ip, group in np.unique(pairs, axis=0).tolist():
+        distinct, which = np.unique(pairs, axis=0, return_inverse=True)
+        time = every.column("request_end")[rows]
+        first, last = np.full(len(distinct), _NEVER), np.full(len(distinct), NULL)
+        np.minimum.at(first, which.ravel(), np.where(time == NULL, _NEVER, time))
+        np.maximum.at(last, which.ravel(), time)
+        for (client, ip, group), begin, end in zip(distinct.tolist(), first.tolist(), last.tolist(), strict=True):
             client_id = None if client == NULL else names.strings[client]
-            self._members.add((client_id, names.strings[ip], names.strings[group]))
+            self._named_at((client_id, names.strings[ip], names.strings[group]), begin, end)
+
+    def _named_at(self, member: tuple[str | None, str, str], first: int, last: int) -> None:
+        before = self._members.get(member, (first, last))
+        self._members[member] = min(before[0], first), max(before[1], last)
 
     def _resets(self, topic_name: TopicName) -> Iterator[tuple[tuple[int, int], Row]]:
         """(place, row) of each reset."""
         moves, text = _of_interest(self._moves.read()), self._moves.text
-        groups: dict[tuple[str | None, str], set[str]] = {}
-        for client, ip, its_group in self._members:
-            groups.setdefault((client, ip), set()).add(its_group)
+        groups: dict[tuple[str | None, str], list[tuple[int, int, str]]] = {}
+        for (client, ip, its_group), (first, last) in self._members.items():
+            groups.setdefault((client, ip), []).append((first, last, its_group))
+        latest: dict[int, str | None] = {}  # group of each connection's last move: its end has no time
         readers: dict[tuple[Any, ...], list[int]] = {}
         for i, key in enumerate(zip(*(moves[name].tolist() for name in _READER), strict=True)):
             client, ip, name, its_id, partition = key
             named = text(name) or topic_name(text(its_id) or "")
-            readers.setdefault((text(client), text(ip), named, partition), []).append(i)
-        for (who, at, _, _), events in readers.items():
-            names = groups.get((who, at or ""), set())
-            group = next(iter(names)) if len(names) == 1 else None
+            connection = int(moves["connection"][i])
+            if moves["what"][i] != LEFT or connection not in latest:
+                own = groups.get((text(client), text(ip) or ""), [])
+                latest[connection] = _group_at(own, int(moves["time"][i]))
+            readers.setdefault((text(client), text(ip), named, partition, latest[connection]), []).append(i)
+        for (who, _, _, _, group), events in readers.items():
             for i, fields in _resets_of_reader(moves, events, self._goes_on):
                 topic, topic_id = text(int(moves["topic"][i])), text(int(moves["topic_id"][i]))
                 if topic is None and topic_id is not None:
@@ -397,6 +415,50 @@ class Offsets:
                         **fields,
                     },
                 )
+
+
+_NEVER: Final = np.iinfo(np.int64).max
+
+_TARGETS: Final = {
+    -1: "latest",
+    -2: "earliest",
+    -3: "max_timestamp",
+    -4: "earliest_local",
+    -5: "latest_tiered",
+}
+"""Timestamps of ListOffsets that are none (`ListOffsetsRequest`)."""
+_Place = tuple[int, int, str, int]
+"""Place of an exchange, topic, partition."""
+
+
+def _targets(control: Sequence[ControlExchange]) -> dict[_Place, int]:
+    """Timestamps that ListOffsets requests gave."""
+    out: dict[_Place, int] = {}
+    for exchange in control:
+        body = exchange.exchange.request
+        if exchange.exchange.api_key == apis.LIST_OFFSETS and body is not None:
+            for topic in body["topics"]:
+                for partition in topic["partitions"]:
+                    out[(*exchange.place, topic["name"], partition["partitionIndex"])] = partition["timestamp"]
+    return out
+
+
+def _put_targets(moves: Columns, targets: dict[_Place, int], strings: Sequence[str]) -> None:
+    """Fill in the timestamps by which offsets were listed."""
+    for i in np.flatnonzero((moves["what"] == LISTED) & (moves["topic"] != NULL)).tolist():
+        place = int(moves["completed_by"][i]), int(moves["serial"][i])
+        key = (*place, strings[int(moves["topic"][i])], int(moves["partition"][i]))
+        moves["target"][i] = targets.get(key, NULL)
+
+
+def _group_at(groups: list[tuple[int, int, str]], time_ns: int) -> str | None:
+    """The group that a client read for at a time: the only one, else that which it had named last; None where it named
+    several side by side. `groups`: first and last time of each, and its name."""
+    if len(groups) < 2:
+        return groups[0][2] if groups else None
+    there = [group for first, last, group in groups if first <= time_ns <= last]
+    begun = [(first, group) for first, _, group in groups if first <= time_ns]
+    return None if len(there) > 1 else there[0] if there else max(begun)[1] if begun else min(groups)[2]
 
 
 def _of_interest(moves: Columns) -> Columns:
@@ -466,7 +528,9 @@ def _resets_of_reader(moves: Columns, events: list[int], goes_on: bool) -> Itera
                     yield refusal, _refused_fetch(moves, refusal, offset)
             elif listed is not None and offset == moves["offset"][listed] and offset != before:
                 step = offset - before if before != NULL else None
-                yield listed, {"offset": offset, "previous": _absent(before), "step": step}
+                target = int(moves["target"][listed])
+                named = None if target == NULL else _TARGETS.get(target, "timestamp")
+                yield listed, {"offset": offset, "previous": _absent(before), "step": step, "target": named}
             refused, listed, before = [], None, offset
     for refusal in [] if goes_on else refused:
         yield refusal, _refused_fetch(moves, refusal, NULL)

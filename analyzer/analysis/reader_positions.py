@@ -28,7 +28,17 @@ FETCHED, REFUSED, LISTED, LEFT = range(4)
 """Kinds of moves: a fetch elsewhere than where the one before ended, or the first of its connection; a fetch refused
 with OFFSET_OUT_OF_RANGE; an offset in a ListOffsets response; the position at the end of a connection."""
 
-MOVE_COLUMNS: Final = (*EVENT_COLUMNS, "what", "topic", "topic_id", "partition", "offset", "expected", "error")
+MOVE_COLUMNS: Final = (
+    *EVENT_COLUMNS,
+    "what",
+    "topic",
+    "topic_id",
+    "partition",
+    "offset",
+    "expected",
+    "error",
+    "target",
+)
 MOVE_TEXTS: Final = ("connection", "client", "ip", "topic", "topic_id")
 
 _PLACE_BITS: Final = 32
@@ -177,6 +187,7 @@ class Positions:
             "offset": self._at[rows],
             "expected": np.full(count, NULL),
             "error": np.full(count, NULL),
+            "target": np.full(count, NULL),
         }
         self._forget(rows)
         yield left
@@ -214,6 +225,7 @@ def _moves(
         "offset": offset,
         "expected": expected,
         "error": parts[s.P_ERROR],
+        "target": np.full(len(rows), NULL),
     }
 
 

@@ -207,6 +207,7 @@ def _row(
         gap = fetched.stopped_ns(client, had, has, stop_ns, go_ns) if client is not None else None
         if gap is not None:
             stopped.append({"member_id": member, "stopped_us": gap // 1000})
+    stopped += _without_reader(turn, known, fetched)
     shown = trigger.event
     return {
         "_order": (shown.place, shown.order, group, turn.number or 0),
@@ -224,6 +225,24 @@ def _row(
         "assignment_after": _listed(turn.assigned),
         "stopped": stopped,
     }
+
+
+def _without_reader(turn: _Generation, known: _GroupLife, fetched: ClientDeliveryTimes) -> Iterator[dict[str, Any]]:
+    """Yield how long nobody got records of the partitions of members that expired before this generation."""
+    if turn.protocol in (g.STREAMS, g.CONNECT):
+        return
+    owners = {partition: member for member, partitions in turn.assigned.items() for partition in partitions}
+    for member in sorted((turn.before - turn.members) & known.expired.keys()):
+        client, had = known.clients.get(member), _partitions(turn, turn.assigned_before.get(member)) or []
+        # What a client that came back under another id got again, is told of its new member.
+        heirs = {
+            partition: heir
+            for partition in had
+            if partition in owners and (heir := known.clients.get(owners[partition])) is not None and heir != client
+        }
+        gap = fetched.unread_ns(client, heirs, turn.until_ns) if client is not None else None
+        if gap is not None:
+            yield {"member_id": member, "stopped_us": gap // 1000}
 
 
 def _earlier_name(member: str, turn: _Generation, known: _GroupLife) -> str:

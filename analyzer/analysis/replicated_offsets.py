@@ -183,6 +183,7 @@ class Replicated:
             "connection": arrow.strings(noted["connection"], strings),
             "exchange": arrow.integers(noted["exchange"], pa.int64()),
             "reply": arrow.integers(noted["reply"], pa.int64()),
+            "target": nobody,
         }
         table = pa.Table.from_arrays([columns[column.name] for column in tables.OFFSETS], list(columns))
         return table.cast(tables.schema("offsets")), noted

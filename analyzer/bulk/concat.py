@@ -119,7 +119,7 @@ def _kinds(columns: int, which: dict[int, int]) -> np.ndarray:
 _EXCHANGES: Final = _kinds(
     s.X_COLUMNS,
     {
-        **dict.fromkeys((s.X_CLIENT_ID, s.X_GROUP, s.X_MEMBER, s.X_TRANSACTIONAL_ID), m.STRING),
+        **dict.fromkeys((s.X_CLIENT_ID, s.X_GROUP, s.X_MEMBER, s.X_TRANSACTIONAL_ID, s.X_RACK_ID), m.STRING),
         s.X_TOPICS: m.TOPICS,
         s.X_ERRORS: m.OTHERS,
     },

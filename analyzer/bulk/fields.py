@@ -132,11 +132,12 @@ def fill(mt: s.Matching, lay: s.Layouts, buffer: Bytes, used: Int) -> Int:
                 kind == role.GROUP
                 or kind == role.MEMBER
                 or kind == role.TRANSACTIONAL_ID
+                or kind == role.RACK
                 or kind == role.SOFTWARE_NAME
                 or kind == role.SOFTWARE_VERSION
                 or kind == role.MECHANISM
             ):
-                if value >= 0:
+                if value > 0 or (value == 0 and kind != role.RACK):  # a client without a rack says an empty one
                     symbol = intern(mt.strings, buffer, tape[i, 3], value)
                     if symbol < 0:
                         return s.NEED_STRINGS

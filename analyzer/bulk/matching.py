@@ -160,6 +160,7 @@ def _say(mt: s.Matching, row: Table, side: Int, topics_before: Int) -> Int:
             by_role[role.GENERATION] if by_role[role.GENERATION] != s.NULL else by_role[role.MEMBER_EPOCH]
         )
         row[s.X_TRANSACTIONAL_ID] = by_role[role.TRANSACTIONAL_ID]
+        row[s.X_RACK_ID] = by_role[role.RACK]
     else:
         row[s.X_THROTTLE] = by_role[role.THROTTLE]
         row[s.X_SESSION_GIVEN] = by_role[role.SESSION]

@@ -62,6 +62,8 @@ def uuid_text(buffer: Bytes, at: Int, into: Bytes) -> None:
 def count_batches(buffer: Bytes, at: Int, length: Int) -> tuple[Int, Int, Int]:
     """A record set at `at` -> (whole batches or outermost messages, records in them, the offset after the last).
 
+    The markers in control batches are no records.
+
     Records are NULL where a message of the old formats is compressed: only its content says how many. The offset is
     NULL where there is no batch. A batch that is cut off, or makes no sense, ends the count."""
     end = at + length
@@ -79,7 +81,8 @@ def count_batches(buffer: Bytes, at: Int, length: Int) -> tuple[Int, Int, Int]:
                 break
             inside = read_int32(buffer, at + 57)
             known = known and inside >= 0
-            records += max(inside, 0)
+            control = np.int64(buffer[at + 22]) & 0x20
+            records += max(inside, 0) if control == 0 else np.int64(0)
             following = read_int64(buffer, at) + read_int32(buffer, at + 23) + 1
         elif magic <= 1:
             known = known and (np.int64(buffer[at + 17]) & 7) == 0
@@ -395,6 +398,11 @@ def record_parts(st: s.State, lay: s.Layouts, buffer: Bytes, used: Int, row: Tab
                     parts.rows[part, s.P_FOLLOWING] = following
                     if v[s.V_RECORDS] != 0 and value > 0:
                         parts.rows[part, s.P_SET] = _keep_set(parts, buffer, tape[i, 3], value, side)
+            elif kind == role.PREFERRED:
+                if value >= 0:
+                    parts.rows[part, s.P_SENT_ON] = value
+                    if row[s.X_PREFERRED_REPLICA] == s.NULL:
+                        row[s.X_PREFERRED_REPLICA] = value
             elif kind == role.PART_OFFSET:
                 if value >= 0 and parts.rows[part, s.P_OFFSET] == s.NULL:
                     parts.rows[part, s.P_OFFSET] = value

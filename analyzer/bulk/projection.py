@@ -35,6 +35,7 @@ from kwire.analyzer.protocol.schema import REQUEST, RESPONSE
     GENERATION,
     MEMBER_EPOCH,
     TRANSACTIONAL_ID,
+    RACK,
     SOFTWARE_NAME,
     SOFTWARE_VERSION,
     MECHANISM,
@@ -51,7 +52,8 @@ from kwire.analyzer.protocol.schema import REQUEST, RESPONSE
     LAST_STABLE,
     LOG_START,
     PART_EPOCH,
-    SENT_ON,  # what makes an answer come at once: another replica to read, another log
+    PREFERRED,  # Fetch: the replica that it shall read instead (KIP-392)
+    SENT_ON,  # what else makes an answer come at once: another log
     DIVERGES,  # Fetch: where the log that is there ends for the reader's epoch
     ACQUIRED_FROM,  # ShareFetch: first and last of some records, and how often they have been given out
     ACQUIRED_TO,
@@ -72,7 +74,7 @@ from kwire.analyzer.protocol.schema import REQUEST, RESPONSE
     NODE_PORT,
     NODE_RACK,
     ROLES,
-) = range(55)
+) = range(57)
 FIRST_OF_PARTITIONS: Final = PARTITION
 
 NAMES: Final = np.zeros(ROLES, np.uint8)
@@ -99,6 +101,7 @@ _BY_PATH: Final = {
     (api_keys.FETCH, REQUEST, "maxWaitMs"): MAX_WAIT,
     (api_keys.FETCH, REQUEST, "minBytes"): MIN_BYTES,
     (api_keys.FETCH, REQUEST, "isolationLevel"): ISOLATION_LEVEL,
+    (api_keys.FETCH, REQUEST, "rackId"): RACK,
     (api_keys.FETCH, REQUEST, "replicaId"): REPLICA,
     (api_keys.FETCH, REQUEST, "replicaState.replicaId"): REPLICA,
     (api_keys.FETCH, REQUEST, "sessionId"): SESSION,
@@ -148,7 +151,7 @@ _PART_FIELDS: Final = {
     (api_keys.FETCH, RESPONSE, "highWatermark"): HIGH_WATERMARK,
     (api_keys.FETCH, RESPONSE, "lastStableOffset"): LAST_STABLE,
     (api_keys.FETCH, RESPONSE, "logStartOffset"): LOG_START,
-    (api_keys.FETCH, RESPONSE, "preferredReadReplica"): SENT_ON,
+    (api_keys.FETCH, RESPONSE, "preferredReadReplica"): PREFERRED,
     (api_keys.FETCH, RESPONSE, "epoch"): SENT_ON,  # of `divergingEpoch`, and of a snapshot to fetch first
     (api_keys.LIST_OFFSETS, REQUEST, "currentLeaderEpoch"): PART_EPOCH,
     (api_keys.LIST_OFFSETS, RESPONSE, "oldStyleOffsets[]"): PART_OFFSET,

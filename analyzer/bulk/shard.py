@@ -47,7 +47,7 @@ MOST_KEPT_SLAB: Final = 16 << 20
 _NO_BYTES: Final = np.zeros(0, np.uint8)
 
 _NAMED: Final = {
-    "pending": (s.X_CLIENT_ID, s.X_GROUP, s.X_MEMBER, s.X_TRANSACTIONAL_ID),
+    "pending": (s.X_CLIENT_ID, s.X_GROUP, s.X_MEMBER, s.X_TRANSACTIONAL_ID, s.X_RACK_ID),
     "rows": (s.P_SECTION, s.P_TOPIC, s.P_TOPIC_ID),
     "k": (s.K_CLIENT_ID, s.K_SOFTWARE_NAME, s.K_SOFTWARE_VERSION, s.K_MECHANISM, s.K_PREFIX_TEXT),
 }

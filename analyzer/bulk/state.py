@@ -143,6 +143,8 @@ UNDECIDED, KAFKA, OTHER = 0, 1, 2
     X_MEMBER,
     X_GENERATION,
     X_TRANSACTIONAL_ID,
+    X_RACK_ID,  # Fetch: the rack that the reader says it is in
+    X_PREFERRED_REPLICA,  # Fetch: the first replica that the answer names to read instead
     X_TOPICS,
     X_PACKET_INDEX,
     X_COMPLETED_BY,
@@ -156,7 +158,7 @@ UNDECIDED, KAFKA, OTHER = 0, 1, 2
     X_BROKER_US,
     X_CAUSE,
     X_COLUMNS,
-) = range(56)
+) = range(58)
 (
     X_SLOT,  # of its connection: the shard's own in `Matching.pending`, those of `Flows` in `Output.exchanges`
     X_CLIENT_SIDE,  # which side of the connection is the client; only in the output

@@ -18,7 +18,7 @@ from kwire.analyzer.bulk.rows import Exchanges, Names, through
 from kwire.analyzer.frame.buffer_pool import BufferPool
 from kwire.captures.packed import Packed, pack
 
-_STRINGS: Final = (s.X_CLIENT_ID, s.X_GROUP, s.X_MEMBER, s.X_TRANSACTIONAL_ID)
+_STRINGS: Final = (s.X_CLIENT_ID, s.X_GROUP, s.X_MEMBER, s.X_TRANSACTIONAL_ID, s.X_RACK_ID)
 _CONNECTION: Final = s.X_COLUMNS
 """What the numbers of connections are called by, beside the columns."""
 _SYMBOLS: Final = (*_STRINGS, s.X_TOPICS, s.X_ERRORS, _CONNECTION)

@@ -337,7 +337,7 @@ def _names(text: str | None, option: str, purpose: str) -> list[Operand]:
         try:
             operands.append(names.resolve_printed(Word(word, 0, len(word)), purpose))
         except WordError as problem:
-            raise UsageError(f"{option}: {problem}", problem.hint) from None
+            raise UsageError(f"{option}: {problem.message}", problem.hint) from None
     return operands
 
 
@@ -360,6 +360,18 @@ def _key(exchange: Any, sort: Operand, descending: bool) -> Any:
     return (max(values) if descending else min(values)) if values else None
 
 
+def colored(choice: str) -> bool:
+    """Whether stdout gets colours. `choice`: of --color; `auto` heeds NO_COLOR and FORCE_COLOR, where they are not
+    empty, then whether stdout is a terminal that knows colours (https://no-color.org, https://force-color.org)."""
+    if choice != "auto":
+        return choice == "always"
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+
+
 def _print(
     exchanges: Iterator[Any], options: ShowOptions, fields: list[Operand], sort: Operand | None, out: IO[str]
 ) -> int:
@@ -367,11 +379,9 @@ def _print(
     from kwire.analyzer.cli.exchange_lines import LOOK_AHEAD, Lines
     from kwire.analyzer.cli.sorted_lines import Sorter
 
-    refused = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"  # a dumb one shows colours as text
-    wanted = options.color == "auto" and sys.stdout.isatty() and not refused
-    color = wanted or options.color == "always"
+    color = colored(options.color)
     cut = out is sys.stdout  # a pager shows what is to the right of the screen
-    lines = Lines(color, options.time == "absolute", None if options.wide else width(), cut)
+    lines = Lines(color, options.time, None if options.wide else width(), cut)
     if options.frames:
         shown = 0
         for line in lines.frames(exchanges, options.limit):
@@ -478,7 +488,8 @@ def _paged(options: ShowOptions, heading: bool = False) -> contextlib.AbstractCo
 @contextlib.contextmanager
 def paged(heading: bool = False) -> Iterator[IO[str]]:
     """stdout, through a pager where it is a terminal; `heading`: the first line stays on the screen."""
-    pager = os.environ.get("PAGER") or ("less" if shutil.which("less") else "")
+    # PAGER= is no pager, as for git.
+    pager = os.environ.get("PAGER", "less" if shutil.which("less") else "").strip()
     if not sys.stdout.isatty() or not pager or pager == "cat":
         yield sys.stdout
         return

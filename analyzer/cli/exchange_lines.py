@@ -56,14 +56,20 @@ class _Column:
 
 
 class Lines:
-    """Formats exchanges as lines; times are seconds since the capture's first packet (`start`, given before the first
-    line), unless `absolute`. `width`: columns of the terminal, None for as many as there are to say; `cut`: what is
+    """Formats exchanges as lines. `time`: as of --time; `relative` is seconds since the first packet (`start`, given
+    before the first line). `width`: columns of the terminal, None for as many as there are to say; `cut`: what is
     longer is cut off there."""
 
-    def __init__(self, color: bool = False, absolute: bool = False, width: int | None = None, cut: bool = True) -> None:
+    def __init__(
+        self,
+        color: bool = False,
+        time: str = "relative",
+        width: int | None = None,
+        cut: bool = True,
+    ) -> None:
         self.start: datetime.datetime | None = None
         self._color = color
-        self._absolute = absolute
+        self._clock = time
         self._width = width
         self._cut = cut
         self._ends = _Ends()
@@ -79,7 +85,7 @@ class Lines:
 
     def _every_column(self) -> list[_Column]:
         return [
-            _Column("time", 1, 15 if self._absolute else 12, True, self._when),
+            _Column(self._time_heading(), 1, 12 if self._clock == "relative" else 15, True, self._when),
             _Column("latency", 1, 9, True, _latency),
             _Column("mostly", 1, 8, False, _mostly),
             _Column("api", 2, 24, False, api),
@@ -150,16 +156,28 @@ class Lines:
     def _paint(self, code: str, line: str) -> str:
         return f"{code}{line}{_RESET}" if self._color else line
 
+    @property
+    def _zone(self) -> datetime.tzinfo | None:
+        """None is this machine's own, with the offset that it had at the time."""
+        return datetime.UTC if self._clock == "absolute" else None
+
+    def _time_heading(self) -> str:
+        """Name the clock that times of day are of; a local one by its offset when the capture began."""
+        if self._clock == "relative":
+            return "time"
+        name = (self.start or datetime.datetime.now(datetime.UTC)).astimezone(self._zone).strftime("%z")
+        return "time (UTC)" if name == "+0000" else f"time ({name[:3]}:{name[3:]})"
+
     def _when(self, row: Row) -> str:
         return self._time(row["request_time"] or row["response_time"]).strip()
 
     def _time(self, when: datetime.datetime | None) -> str:
-        width = 15 if self._absolute else 12
+        width = 12 if self._clock == "relative" else 15
         narrow = self._width is not None and self._width < _ROOMY
         if when is None:
             return " " * width
-        if self._absolute:
-            text = when.astimezone(datetime.UTC).strftime("%H:%M:%S.%f")
+        if self._clock != "relative":
+            text = when.astimezone(self._zone).strftime("%H:%M:%S.%f")
             return text[:-3] if narrow else text
         if self.start is None:
             self.start = when

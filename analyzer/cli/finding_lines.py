@@ -45,14 +45,9 @@ def findings(options: FindingsOptions) -> int:
         return 0
     if not options.sources:
         raise UsageError("findings of what?", "kwire findings CAPTURE, or DATASET; --explain CODE needs neither")
-    query, only, ignored = _query(options), _codes(options.only), [_ignored(text) for text in options.ignore]
-    rows: list[dict[str, Any]] = []
     notes: list[str] = []
     with contextlib.ExitStack() as stack:
-        for dataset in _datasets(options, stack):
-            rows += _rows(dataset, query, notes)
-    rows = sorted((row for row in rows if not only or row["code"] in only), key=_place)
-    shown = [row for row in rows if not any(_matches(row, *ignore) for ignore in ignored)]
+        rows, shown = selected(_datasets(options, stack), options, notes)
     with paged() as out:
         if options.json:
             out.writelines(json_text(_plain(row)) + "\n" for row in shown)
@@ -68,6 +63,19 @@ def findings(options: FindingsOptions) -> int:
         SEVERITIES.index(row["severity"]) >= SEVERITIES.index(options.fail_on) for row in shown
     )
     return EXIT_BAD if bad else 0
+
+
+def selected(
+    datasets: Iterable[StoredDataset], options: FindingsOptions, notes: list[str]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The findings that the options name, worst first, and of these the ones that are not ignored. Raises UsageError,
+    before a dataset is taken, where the options are wrong."""
+    query, only, ignored = _query(options), _codes(options.only), [_ignored(text) for text in options.ignore]
+    rows: list[dict[str, Any]] = []
+    for dataset in datasets:
+        rows += _rows(dataset, query, notes)
+    rows = sorted((row for row in rows if not only or row["code"] in only), key=_place)
+    return rows, [row for row in rows if not any(_matches(row, *ignore) for ignore in ignored)]
 
 
 # ------------------------------------------------------------------------------------------------- what was asked

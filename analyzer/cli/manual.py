@@ -2,7 +2,8 @@
 
 In: a topic. Out: plain text, as wide as a page, for a terminal, a pipe or `grep`. Rules: nothing is said here that
 is not said where it belongs: the filter language in `filter/FILTER.md`, tables and columns in `tables.py`, views in the
-first comments of their files, findings in `findings/FINDINGS.md`; what those say is only laid out.
+first comments of their files, findings in `findings/FINDINGS.md`, what concerns all commands in files beside this one;
+what those say is only laid out.
 """
 
 from __future__ import annotations
@@ -18,14 +19,23 @@ from typing import Protocol
 from kwire.analyzer.common.errors import UsageError
 
 _WIDTH = 100
-_FINDINGS = Path(__file__).resolve().parents[1] / "findings" / "FINDINGS.md"
-_FILTER = Path(__file__).resolve().parents[1] / "filter" / "FILTER.md"
+_HERE = Path(__file__).resolve().parent
+_PAGES = {
+    "filter": _HERE.parent / "filter" / "FILTER.md",
+    "findings": _HERE.parent / "findings" / "FINDINGS.md",
+    "python": _HERE / "PYTHON.md",
+    "exit-codes": _HERE / "EXIT_CODES.md",
+    "environment": _HERE / "ENVIRONMENT.md",
+}
 
 TOPICS = {
     "filter": "the language of --filter",
     "tables": "the tables of a dataset, and what each column holds",
     "views": "the views of kwire sql: one question each",
     "findings": "what kwire findings looks for: every rule, and why its thresholds are so",
+    "python": "import kwire: its functions, with an example of each",
+    "exit-codes": "what the exit code of each command means",
+    "environment": "environment variables that kwire heeds",
 }
 """What `kwire help` knows besides commands, and the tables and views by name."""
 
@@ -45,12 +55,11 @@ class View(Protocol):
 
 def page(topic: str, views: Sequence[View]) -> str:
     """The text about a topic, a table or a view. Raises UsageError: there is nothing about it."""
-    if topic == "filter":
-        return rendered(_FILTER.read_text(encoding="utf-8"))
+    if topic in _PAGES:
+        text = rendered(_PAGES[topic].read_text(encoding="utf-8"))
+        return text + "\n" + _table("findings") if topic == "findings" else text
     from kwire.analyzer.dataset import tables
 
-    if topic == "findings":
-        return rendered(_FINDINGS.read_text(encoding="utf-8")) + "\n" + _table("findings")
     if topic == "tables":
         return "\n".join(_table(name) for name in tables.TABLES)
     by_name = {view.name: view for view in views}

@@ -73,7 +73,12 @@ class _CommandParser(_Parser):
     """The parser of a command: it gets the command's options when it reads, so that a start declares one command's."""
 
     command: Command | None = None
+    examples: Sequence[tuple[str, str]] = ()
     _is_complete = False
+
+    def format_help(self) -> str:
+        lines = [f"  {line}\n      {about}\n" for line, about in self.examples]
+        return super().format_help() + "".join(["\nexamples:\n", *lines] if lines else [])
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         if self.command is not None and not self._is_complete:
@@ -82,6 +87,7 @@ class _CommandParser(_Parser):
 
             declared = self.command.options()
             self.epilog = declared.epilog or None
+            self.examples = declared.examples
             add_options(self, declared)
         return super().parse_known_args(args, namespace)
 
@@ -163,7 +169,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         return code
     except KwireError as problem:
         # The place is for people; others get the one line and the hint that they rely on.
-        fail(str(problem), problem.hint, problem.pointer if sys.stderr.isatty() else "")
+        fail(problem.message, problem.hint, problem.pointer if sys.stderr.isatty() else "")
     except BrokenPipeError:
         _leave_stdout()  # `| head` has seen enough
         return 0

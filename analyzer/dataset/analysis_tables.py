@@ -86,7 +86,8 @@ GROUPS = (
             "event",
             pa.string(),
             "`join`, `sync` (or a newer heartbeat that was answered with an assignment), `heartbeat_failed`, `leave`, "
-            "`expired` (inferred, only where proven), `commit_failed`, `coordinator_moved`.",
+            "`expired` (inferred, only where proven), `commit_failed`, `coordinator_moved`, `coordinator_refused` "
+            "(FindCoordinator: no right to the group, or no name for one).",
         ),
         ("member_id", pa.string(), "Member that it is about."),
         ("group_instance_id", pa.string(), "Its static name (KIP-345)."),
@@ -103,6 +104,14 @@ GROUPS = (
         ("error", pa.string(), "Error of the answer; null on success."),
     ),
     *_EXCHANGE,
+    *columns(
+        (
+            "subscribed",
+            STRINGS,
+            "Topics that a member subscribes to, as its join or its newer heartbeat says; null: not said.",
+        ),
+        ("reason", pa.string(), "Why it joins or leaves, as JoinGroup 8 and LeaveGroup 5 say (KIP-800)."),
+    ),
 )
 
 # fmt: off
@@ -128,7 +137,8 @@ REBALANCES = (
         ("assignment_after", ASSIGNMENT, "Who had which after."),
         ("stopped", STOPPED,
          "By member: the largest gap in its fetched records, from its last before to its first after; those without "
-         "either are not listed."),
+         "either are not listed. Of a member that expired: from its last records to the first that others got of its "
+         "partitions."),
     ),
 )
 # fmt: on
@@ -152,6 +162,11 @@ OFFSETS = (
         ("error", pa.string(), "Error of the answer; null on success."),
     ),
     *_EXCHANGE,
+    *columns(
+        ("target", pa.string(),
+         "Of a reset by ListOffsets: what the client asked for: `latest`, `earliest`, `timestamp`, `max_timestamp`, "
+         "`earliest_local`, `latest_tiered`; null: it did not ask, or that was not decoded."),
+    ),
 )
 # fmt: on
 

@@ -10,6 +10,7 @@ its manifest says, that is told.
 from __future__ import annotations
 
 import contextlib
+import html
 import json
 import os
 import shutil
@@ -50,7 +51,7 @@ ABORT_SECONDS = 5
 """How long tasks on other machines may still write into the folder of a dataset that was given up."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Dataset:
     """Tables in memory (`pyarrow.Table`, plain types), and what is known of the captures they came from."""
 
@@ -68,8 +69,18 @@ class Dataset:
         except (KeyError, AttributeError):
             raise AttributeError(f"no table {name!r}; there are {', '.join(tables.TABLES)}") from None
 
+    def __dir__(self) -> list[str]:
+        return sorted({*object.__dir__(self), *self.tables})
 
-@dataclass(frozen=True, slots=True)
+    def __repr__(self) -> str:
+        rows = {name: len(table) for name, table in self.tables.items()}
+        return _about("<kwire.Dataset", self.captures, rows or {"tables": "written to a folder"}) + ">"
+
+    def _repr_html_(self) -> str:
+        return _about_html("Dataset in memory", self.captures, {name: len(rows) for name, rows in self.tables.items()})
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class StoredDataset:
     """A dataset on disk. Each table is an attribute: a `pyarrow.dataset.Dataset` over the listed files, not loaded.
     They stay as they are while this object does, whoever replaces the dataset."""
@@ -84,10 +95,26 @@ class StoredDataset:
         import pyarrow.dataset  # it loads pandas, a third of a second that writing a dataset does not need
 
         files = [str(self.path / entry["path"]) for entry in self.manifest["files"] if entry["table"] == name]
-        schema = tables.schema(name)
+        schema = tables.described(name)
         if not files:
             return pyarrow.dataset.dataset(schema.empty_table())
         return pyarrow.dataset.dataset(files, schema=schema, format="parquet")
+
+    def __dir__(self) -> list[str]:
+        return sorted({*object.__dir__(self), *tables.TABLES})
+
+    def __repr__(self) -> str:
+        return _about(f"<kwire.StoredDataset {str(self.path)!r}", self.captures, self._rows()) + ">"
+
+    def _repr_html_(self) -> str:
+        return _about_html(f"Dataset {self.path}", self.captures, self._rows())
+
+    def _rows(self) -> dict[str, int]:
+        """Rows of each table that has a file."""
+        rows: dict[str, int] = {}
+        for entry in self.manifest["files"]:
+            rows[entry["table"]] = rows.get(entry["table"], 0) + entry["rows"]
+        return rows
 
     @property
     def captures(self) -> list[dict[str, Any]]:
@@ -98,6 +125,33 @@ class StoredDataset:
     def coverage(self) -> dict[str, Any]:
         """Where the captured bytes went, over all capture points."""
         return dict(self.manifest["coverage"])
+
+
+NAMED_CAPTURES = 3
+"""Capture points that the text of a dataset names; it counts the others."""
+
+
+def _about(head: str, captures: Sequence[Mapping[str, Any]], rows: Mapping[str, int | str]) -> str:
+    """Three lines: the kind of dataset, its capture points, the rows of its tables."""
+    names = [printable(str(capture["name"])) for capture in captures]
+    more = f" and {len(names) - NAMED_CAPTURES} more" if len(names) > NAMED_CAPTURES else ""
+    listed = ", ".join(f"{name} {number:,}" if isinstance(number, int) else f"{name} {number}"
+                       for name, number in rows.items() if number)  # fmt: skip
+    return f"{head}\n  captures: {', '.join(names[:NAMED_CAPTURES])}{more}\n  rows: {listed or 'none'}"
+
+
+def _about_html(title: str, captures: Sequence[Mapping[str, Any]], rows: Mapping[str, int]) -> str:
+    """A table of tables for a notebook, with the number of rows of each."""
+    names = ", ".join(html.escape(printable(str(capture["name"]))) for capture in captures[:NAMED_CAPTURES])
+    body = "".join(
+        f"<tr><td>{name}</td><td style='text-align:right'>{number:,}</td>"
+        f"<td style='text-align:left'>{html.escape(tables.ABOUT[name])}</td></tr>"
+        for name, number in rows.items()
+        if number
+    )
+    more = f" and {len(captures) - NAMED_CAPTURES} more" if len(captures) > NAMED_CAPTURES else ""
+    head = "<tr><th>table</th><th>rows</th><th>a row is</th></tr>"
+    return f"<b>{html.escape(printable(title))}</b><br>{names}{more}<table>{head}{body}</table>"
 
 
 def open_dataset(path: str | os.PathLike[str]) -> StoredDataset:
@@ -435,4 +489,5 @@ def concatenated(name: str, parts: Iterable[pa.Table]) -> pa.Table:
     schema = tables.schema(name)
     # A cast loads all of PyArrow's functions, which takes longer than a small capture.
     plain = [part if part.schema.equals(schema) else part.cast(schema) for part in parts]
-    return pa.concat_tables(plain) if plain else schema.empty_table()
+    whole = pa.concat_tables(plain) if plain else schema.empty_table()
+    return pa.Table.from_arrays(whole.columns, schema=tables.described(name))

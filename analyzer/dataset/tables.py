@@ -37,6 +37,7 @@ __all__ = [
     "TABLES",
     "TIME",
     "Column",
+    "described",
     "is_same_type",
     "schema",
 ]
@@ -119,6 +120,9 @@ EXCHANGES = (
          "longest wait that the request allows (`timeoutMs`, `maxWaitMs`)."),
         ("broker_high_us", pa.int64(),
          "The most that it may have taken: `broker_us`, or all of `total_us` but queue, muted and network."),
+        ("rack_id", pa.string(), "Fetch 11 and later: the rack that the reader says it is in; null: none."),
+        ("preferred_replica", pa.int32(),
+         "Fetch 11 and later: the first replica that the answer names to read from instead (KIP-392); null: none."),
     ),
 )
 # fmt: on
@@ -298,7 +302,9 @@ PARTITIONS = (
         ("leader_epoch", pa.int32(), "Leader epoch in the response, else in the request."),
         ("record_bytes", pa.int64(), "Size of the records field; null where there is none."),
         ("batch_count", pa.int64(), "Whole record batches, or outermost messages of the older formats, in it."),
-        ("record_count", pa.int64(), "Records that their headers say; null where only compressed content would say."),
+        ("record_count", pa.int64(),
+         "Records that their headers say, markers of transactions not among them; null where only compressed content "
+         "would say."),
         ("lag", pa.int64(), "Fetch: high watermark minus the offset after the data returned."),
         ("diverging_offset", pa.int64(),
          "Fetch 12 and later: end of the log for the epoch last read, where what was read beyond is not there "
@@ -495,6 +501,14 @@ RUN_TABLES = ("outcomes", "remaps", "audit")
 def schema(table: str) -> pa.Schema:
     """The Arrow schema of a table, plain types only."""
     return pa.schema([(column.name, column.type) for column in TABLES[table]])
+
+
+@functools.cache
+def described(table: str) -> pa.Schema:
+    """Its schema with each column's sentence as metadata, under `comment`, which is Spark's name for it."""
+    return pa.schema(
+        [pa.field(column.name, column.type, metadata={"comment": column.about}) for column in TABLES[table]]
+    )
 
 
 def is_same_type(stored: pa.DataType, contract: pa.DataType) -> bool:

@@ -186,6 +186,10 @@ class Attempt:
         return self.refused + self.unanswered
 
 
+_CLUSTER_METADATA_ID: Final = "AAAAAAAAAAAAAAAAAAAAAQ"
+"""KRaft's own topic: its id is the same in every cluster, and no message says its name."""
+
+
 class CaptureFrame:
     """Columns of one capture point."""
 
@@ -561,7 +565,8 @@ class CaptureFrame:
     @functools.cached_property
     def topic_names(self) -> dict[str, str]:
         """Names for topic ids."""
-        return {row["topic_id"]: row["topic"] for row in self.table("topic_ids").every(["topic_id", "topic"])}
+        named = {row["topic_id"]: row["topic"] for row in self.table("topic_ids").every(["topic_id", "topic"])}
+        return {_CLUSTER_METADATA_ID: "__cluster_metadata", **named}
 
     @functools.cached_property
     def remade(self) -> set[str]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from kwire.analyzer.findings.capture import NO_CODE, SECOND, CaptureFrame
 from kwire.analyzer.findings.error_answers import about, claim, match_of, of
-from kwire.analyzer.findings.fetch import reads
+from kwire.analyzer.findings.fetched import reads
 from kwire.analyzer.findings.rules import Limits, Match, replaced, rule
 from kwire.analyzer.findings.runs import Run
 from kwire.analyzer.findings.wording import client, count, name, partition_name

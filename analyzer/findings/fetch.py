@@ -12,59 +12,20 @@ import numpy as np
 from kwire.analyzer.findings import root_causes
 from kwire.analyzer.findings.capture import SECOND, CaptureFrame, api_name
 from kwire.analyzer.findings.error_answers import about, claim, match_of, of, times
+from kwire.analyzer.findings.fetched import READ_COMMITTED, Reads, bounces, followed, reads
 from kwire.analyzer.findings.query import Severity
+from kwire.analyzer.findings.restarts import Restarts, restarts
 from kwire.analyzer.findings.rules import Limits, Match, rule
 from kwire.analyzer.findings.runs import runs
 from kwire.analyzer.findings.wording import client, count, lasting, name, partition_name, size
 from kwire.analyzer.frame import arrow, grouping, spill
 from kwire.analyzer.frame.frame import NULL
-from kwire.analyzer.frame.grouping import busiest_window, max_by, rows_by_key, sort_by, split
+from kwire.analyzer.frame.grouping import busiest_window, max_by, rows_by_key, split
 from kwire.analyzer.protocol import api_keys
 
 _OUT_OF_RANGE = claim((api_keys.FETCH,), (1,), every=True)
 _WRONG_LEADER = claim((api_keys.FETCH, api_keys.PRODUCE), (3, 6, 74, 75, 100))
 _SESSIONS = claim((api_keys.FETCH,), (70, 71, 106), every=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Reads:
-    """Topic-partitions of Fetch exchanges, arrays with a value each, in order of their answers. part: row of
-    `partitions`; owner: the exchange; place: number of the topic-partition; at: the requested offset; end: the high
-    watermark; lag; size: record bytes. NULL where null."""
-
-    part: np.ndarray
-    owner: np.ndarray
-    topic_partition: np.ndarray
-    at: np.ndarray
-    end: np.ndarray
-    stable: np.ndarray
-    lag: np.ndarray
-    size: np.ndarray
-    time: np.ndarray
-
-    def position(self) -> np.ndarray:
-        """int64: the position of the reader after each answer."""
-
-        def of_block(block: slice) -> np.ndarray:
-            lag, end = self.lag[block], self.end[block]
-            return np.where((lag != NULL) & (end != NULL), end - lag, self.at[block])
-
-        return spill.compute(len(self.at), np.int64, of_block)
-
-
-def reads(capture: CaptureFrame) -> Reads:
-    """Fetched topic-partitions, computed once."""
-    if "reads" not in capture.memo:
-        parts, table = capture.partitions, capture.table("partitions")
-        chosen = capture.parts_of(api_keys.FETCH)
-        owner = spill.take(parts.owner, chosen)
-        times_, chosen, owner = sort_by(spill.take(capture.exchanges.response_end, owner), chosen, owner)
-        whole = table.together(("offset", "high_watermark", "last_stable_offset", "lag", "record_bytes"))
-        at, end, stable, lag, size_ = (spill.take(values, chosen) for values in whole)
-        topic_partition = spill.take(parts.topic_partition, chosen)
-        capture.memo["reads"] = Reads(chosen, owner, topic_partition, at, end, stable, lag, size_, times_)
-    cached: Reads = capture.memo["reads"]
-    return cached
 
 
 def _empty_at_once(capture: CaptureFrame, quick_us: float) -> np.ndarray:
@@ -242,9 +203,10 @@ def _courses(
     "error",
     "g-app (10.0.0.4) lost its place in t-3: asked 100, goes on at 5,000: 4,900 records skipped.",
     why="One event is data. Skipped records are an error, read again a warning.",
-    suppressed_when="The client was not seen to stand there before, nor told to: a tool at an offset of its choice (a "
-    "note); the offset that it asked for was not captured (a note); the topic was made anew, as its ids say: then its "
-    "offsets are others (a note).",
+    suppressed_when="It asked for the same offset again where it went on, for another replica had refused it "
+    "(replica-bounce). A note: it went on at the same offset otherwise, so that nothing was lost; the client was not "
+    "seen to stand there before, nor told to, as a tool at an offset of its choice; the offset that it asked for was "
+    "not captured; the topic was made anew, as its ids say: then its offsets are others.",
     advice="Retention against the time that consumers are down; auto.offset.reset on purpose.",
     evidence="forged: a reader beyond the start, thrown back; errors-librdkafka-4.3, old-java-0.10.2 (first fetch)",
     by_clock=True,
@@ -274,6 +236,8 @@ def out_of_range(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
                 reader_rows, refused = reader_rows[same_link], refused[same_link]
             moves = _moves(capture, reader_rows, refused, ends_told.get(reader, ()))
             worst = max(moves, key=lambda move: (move.stood, move.skipped, move.again))
+            if worst.stayed and (trouble.client, where) in bounces(capture):
+                continue
             text = f"{client(capture.who(trouble.client))} lost its place in {partition_name(where)}: asked "
             text += f"{worst.offset:,}" if worst.offset is not None else "for an offset that was not captured"
             anew = where[0] in capture.remade
@@ -281,6 +245,8 @@ def out_of_range(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
                 text += ", and was not seen to go on."
             elif worst.offset is None or anew:
                 text += f", goes on at {worst.then:,}."
+            elif worst.stayed:
+                text += ", and goes on there."
             elif worst.skipped:
                 text += f", goes on at {worst.then:,}: {count(worst.skipped, 'record')} skipped."
             else:
@@ -291,7 +257,9 @@ def out_of_range(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
                 both += [f"{count(again, 'record')} that may be read again"] * bool(again)
                 text += f" It did so {len(moves):,} times" + f", {' and '.join(both)} in all" * bool(both and not anew)
                 text += "."
-            severity: Severity | None = "note" if not worst.stood else None if worst.skipped else "warning"
+            severity: Severity | None = (
+                "note" if not worst.stood or worst.stayed else None if worst.skipped else "warning"
+            )
             cause = "the log begins later" if worst.skipped else None
             if anew:
                 severity, cause = "note", "the topic was made anew"
@@ -310,6 +278,11 @@ class _Moved:
     @property
     def skipped(self) -> int:
         return 0 if self.offset is None or self.then is None else max(self.then - self.offset, 0)
+
+    @property
+    def stayed(self) -> bool:
+        """Whether it went on at the offset that had been refused."""
+        return self.offset is not None and self.then == self.offset
 
     @property
     def again(self) -> int:
@@ -535,52 +508,69 @@ def _fallen(capture: CaptureFrame) -> Iterator[Match]:
     "warning",
     "g-app (10.0.0.4) falls behind on t-1: from 12,000 to 480,000 records in 5.0 min.",
     why="Ten windows of ten seconds rule out bursts; 10,000 records, or a minute of what the topic gets, are more "
-    "than a batch or two.",
+    "than a batch or two. A note in a shorter capture, where ten windows of a second or longer show the same: a longer "
+    "one would tell whether it goes on. The lag is that of the fetch position, up to the last stable offset for who "
+    "reads committed data: what a client has fetched it may not have processed (the view group_lag has both).",
     suppressed_when="The lag falls in more than a fifth of the windows (a reader that starts from the beginning "
-    "catches up).",
+    "catches up); a short capture in which it grew by less than 1,000 records, or by less than a third of what was "
+    "written.",
     advice="More consumers or partitions, faster processing; look for throttling.",
-    evidence="forged: eleven windows of rising lag, and ten; a reader that catches up",
+    evidence="forged: eleven windows of rising lag, and ten; a reader that catches up; one of committed data that is "
+    "at the last stable offset; eleven windows of two seconds, and a lag of 1,000",
     window_s=10,
     windows=10,
     share=0.8,
     records=10_000,
     seconds=60,
+    least=1000,
     by_clock=True,
 )
 def lag_grows(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
-    width = int(at.window_s * SECOND)
-    if capture.span[1] - capture.span[0] < at.windows * width:
-        return
+    usual = int(at.window_s * SECOND)
+    is_short = capture.span[1] - capture.span[0] < at.windows * usual
     read = reads(capture)
     known = spill.true_rows(read.lag >= 0)  # NULL is below
+    committed = capture.column("isolation_level") if capture.greatest("isolation_level") > 0 else None
     clients = spill.take(capture.client, spill.take(read.owner, known))
     for group_rows in split(known, clients, spill.take(read.topic_partition, known)):
         if capture.mixed[capture.client[read.owner[group_rows[0]]]]:
             continue
-        if len(group_rows) <= at.windows or read.time[group_rows[-1]] - read.time[group_rows[0]] < at.windows * width:
+        lasted = int(read.time[group_rows[-1]] - read.time[group_rows[0]])
+        width = int(lasted / (at.windows + 0.5)) if is_short else usual
+        if len(group_rows) <= at.windows or width < SECOND or lasted < at.windows * width:
             continue
         window = (read.time[group_rows] - read.time[group_rows[0]]) // width
         last = group_rows[np.append(window[1:] != window[:-1], True)]
-        lag = read.lag[last]
+        end, lag = read.end[last], read.lag[last]
+        if committed is not None:
+            open_ = (committed[read.owner[last]] == READ_COMMITTED) & (read.stable[last] >= 0)
+            beyond = np.where(open_, np.maximum(end - read.stable[last], 0), 0)
+            end, lag = end - beyond, np.maximum(lag - beyond, 0)
         steps = np.diff(lag)
-        grown = int(read.end[last[-1]] - read.end[last[0]])
+        grown = int(end[-1] - end[0])
         spent = (int(read.time[last[-1]]) - int(read.time[last[0]])) / SECOND
         much = lag[-1] >= at.records or (grown > 0 and lag[-1] >= at.seconds * grown / max(spent, 1))
+        if is_short:
+            much = lag[-1] - lag[0] >= max(at.least, grown / 3)
         if len(steps) < at.windows or (steps > 0).sum() < at.share * len(steps) or not much:
             continue
         topic, partition = capture.topic_partitions[read.topic_partition[group_rows[0]]]
         who = capture.who(int(capture.client[read.owner[group_rows[0]]]))
         text = f"{client(who)} falls behind on {partition_name((topic, partition))}: from {int(lag[0]):,} "
         text += f"to {int(lag[-1]):,} "
+        text += f"records in {lasting(spent * SECOND)}."
+        if is_short:
+            text += f" A capture of {lasting(at.windows * at.window_s * SECOND)} would tell whether it goes on."
         rows = int(read.owner[last[0]]), int(read.owner[last[lag.argmax()]]), int(read.owner[last[-1]])
         yield Match(
-            f"{text}records in {lasting(spent * SECOND)}.",
+            text,
             int(lag[-1]),
             int(read.time[last[0]]),
             int(read.time[last[-1]]),
             who,
             {"topic": topic, "partition": str(partition)},
             rows,
+            severity="note" if is_short else None,
         )
 
 
@@ -589,21 +579,27 @@ def lag_grows(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     "partition-stuck",
     "warning",
     "g-app (10.0.0.4) stands at 900 in t-4 for 6 min, while its end moved on to 40,000 and other partitions advance.",
-    why="60 s are 120 long polls of 500 ms.",
+    why="60 s are 120 long polls of 500 ms. Whatever the time: three members of a group one after the other that began "
+    "at the same offset, got records, and went without a commit beyond it.",
     suppressed_when="The client reads nothing else meanwhile (then it is the client); the log did not grow; the last "
     "stable offset holds it (hanging-transaction); the partition is no part of its fetch session any more (another "
-    "member may have it). Time counts from the end of the last rebalance of its group.",
+    "member may have it). Time counts from the end of the last rebalance of its group. Of restarts: no records came; "
+    "the group committed beyond the offset; a group without any commit whose members left in order.",
     advice="Paused by the application, a record that it cannot process, or an assignment that was lost.",
-    evidence="forged: a partition that is asked for at one offset for 61 s, and for 59 s",
+    evidence="poison-pill; forged: a partition that is asked for at one offset for 61 s, and for 59 s; three members "
+    "that began at one offset, and two; with a commit between",
     stuck_s=60,
     by_clock=True,
 )
 def stuck(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    for group in restarts(capture):
+        yield _restarted(capture, group)
     if capture.span[1] - capture.span[0] < at.stuck_s * SECOND:
         return
+    restarting = {where for group in restarts(capture) for where in group.starts}
     read = reads(capture)
     position = read.position()
-    ends, followed, rebalanced = _last_ends(capture), _followed(capture), _rebalanced(capture)
+    ends, last_asked, rebalanced = _last_ends(capture), followed(capture), _rebalanced(capture)
     latest = np.full(len(capture.clients), NULL)
     for block in spill.blocks(len(read.owner)):
         moved = block.start + np.flatnonzero(read.size[block] > 0)
@@ -620,10 +616,12 @@ def stuck(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         since = max(int(read.time[same[0]]), rebalanced.get(capture.clients[who_], NULL))
         where = capture.topic_partitions[read.topic_partition[group_rows[0]]]
         # As long as the partition is part of the client's session: then somebody else may have it.
-        until = min(max(int(latest[who_]), since), max(int(read.time[group_rows[-1]]), followed.get((who_, where), 0)))
+        until = min(
+            max(int(latest[who_]), since), max(int(read.time[group_rows[-1]]), last_asked.get((who_, where), 0))
+        )
         end = ends.get(where, here)
         held = int(read.stable[group_rows[-1]])
-        if until - since < at.stuck_s * SECOND or end <= here or 0 <= held <= here:
+        if until - since < at.stuck_s * SECOND or end <= here or 0 <= held <= here or where in restarting:
             continue
         who = capture.who(who_)
         text = f"{client(who)} stands at {here:,} in {partition_name(where)} for {lasting(until - since)}, "
@@ -643,6 +641,40 @@ def stuck(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         )
 
 
+def _restarted(capture: CaptureFrame, group: Restarts) -> Match:
+    """The match of members that began at the same offsets, one after the other."""
+    who, times_ = capture.who(group.client), len(group.members)
+    where, offset = min(group.starts.items(), key=lambda pair: pair[0])
+    cause, proven = "the application does not get past what it reads there", False
+    if group.suspect is not None:
+        where, offset, amount, usual = group.suspect
+        cause = f"the record there is unlike all others that were read: {size(amount)}, and most have {usual:,}"
+    text = f"{partition_name(where)}@{offset:,} was read {count(times_, 'time')} by {client(who)} of group "
+    text += f"{name(group.group)}: {'each time' if group.vanished >= times_ - 1 else 'mostly'} the member "
+    text += f"{'vanished' if group.vanished else 'left'} without a commit"
+    if len(group.starts) > 1:
+        text += f", and the next one began again at the same offsets of {count(len(group.starts), 'partition')}"
+    topics = sorted({topic for topic, _ in group.starts})
+    return Match(
+        f"{text}.",
+        times_,
+        group.since,
+        group.until,
+        who,
+        {
+            "topic": where[0] if len(topics) == 1 else ",".join(topics),
+            "partition": str(where[1]),
+            "offset": str(offset),
+            "group_id": group.group,
+        },
+        (group.rows[0], group.rows[-1], group.rows[-1]),
+        cause=cause,
+        proven=proven,
+        advice="Look at that record, and at what the application logged when it ended: handle the error, or put the "
+        "record aside (a dead-letter topic), or commit past it.",
+    )
+
+
 _AGAIN = 3
 
 
@@ -659,19 +691,6 @@ def _rebalanced(capture: CaptureFrame) -> dict[tuple[str, str | None], int]:
         (row["client_ip"], row["client_id"]): max([NULL, *(last.get(group, NULL) for group in row["group_ids"] or ())])
         for row in rows
     }
-
-
-def _followed(capture: CaptureFrame) -> dict[tuple[int, tuple[str, int]], int]:
-    """The last time at which a topic-partition was part of a fetch session, by client and topic-partition."""
-    table = capture.table("readers")
-    link = capture.links_of(table)
-    topic_partition, places = capture.number_topic_partitions(table)
-    last: dict[tuple[int, tuple[str, int]], int] = {}
-    for at, where, time in zip(link.tolist(), topic_partition.tolist(), table["to_time"].tolist(), strict=True):
-        if 0 <= at < len(capture.links) and time != NULL:
-            key = int(capture.client_of[at]), places[where]
-            last[key] = max(last.get(key, time), time)
-    return last
 
 
 def _last_ends(capture: CaptureFrame) -> dict[tuple[str, int], int]:

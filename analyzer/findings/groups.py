@@ -12,6 +12,7 @@ import numpy as np
 from kwire.analyzer.findings import root_causes
 from kwire.analyzer.findings.capture import ANSWERED, NO_CODE, SECOND, CaptureFrame, once
 from kwire.analyzer.findings.error_answers import about, claim, match_of, of, times
+from kwire.analyzer.findings.restarts import restarts
 from kwire.analyzer.findings.rules import RULES, Limits, Match, limits_of, rule
 from kwire.analyzer.findings.runs import runs
 from kwire.analyzer.findings.wording import client, count, lasting, moment, name
@@ -164,6 +165,7 @@ def _counted(words: Iterator[str]) -> dict[str, int]:
     suppressed_when="No generation of the group came about (group-never-stable): members are put out then that do not "
     "sync in time. The member left, or came back under its static name (KIP-345); bytes are missing from a connection "
     "of it, or packets from the capture while no end of that connection was seen: it may have left in what is missing. "
+    "A record that its application does not get past ended it (partition-stuck). "
     "A note: the group's coordinator had moved within the minute before, and the client had joined again; or the "
     "member had said that it stops for a while, as static ones do (KIP-848), and came back too late or not at all.",
     advice="Look for a crash, a pause of garbage collection, or the network of that member.",
@@ -177,10 +179,11 @@ def session_timeout(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     moved = [(row["group_id"], row["time"]) for row in events if row["event"] == "coordinator_moved"]
     expired = [row for row in events if row["event"] == "expired"]
     stopped = _stopped(events)
+    crashed = {member for group in restarts(capture) for member in group.members}
     unheard = _unheard(capture, {row["member_id"] for row in expired})
     unstable = {capture.groups[1][number] for number in _never_stable(capture)} if expired else set()
     for event in expired:
-        if event["member_id"] in unheard or event["group_id"] in unstable:
+        if event["member_id"] in unheard | crashed or event["group_id"] in unstable:
             continue
         since = event["time"] - int(at.moved_s * SECOND)
         explained = any(group == event["group_id"] and since <= time <= event["time"] for group, time in moved)
@@ -242,42 +245,63 @@ def _unheard(capture: CaptureFrame, wanted: set[str]) -> set[str]:
     "svc-a (10.0.0.4) read nothing and committed nothing for 301.0 s, left group g, and joined again: it took too long "
     "between polls.",
     why="The client itself enforces max.poll.interval.ms, and leaves. Its JoinGroup says it, as the rebalance timeout; "
-    "where none was seen, 5 min, as Java and librdkafka have it.",
-    suppressed_when="It did not join again within a minute; it went on reading; its heartbeats had stopped too; it was "
-    "never seen to fetch, which it may do where nothing is captured, or not since it joined last: it may have no "
-    "partition.",
+    "where none was seen, 5 min, as Java and librdkafka have it. librdkafka goes on to fetch in the background: there "
+    "a member shows it that leaves without a commit, keeps its connections, and joins again over the same one.",
+    suppressed_when="It did not join again within a minute; its heartbeats had stopped too; it was never seen to "
+    "fetch, which it may do where nothing is captured, or not since it joined last: it may have no partition. It went "
+    "on reading, and had committed within the interval (but for 6 s: automatic commits are 5 s apart), as one that "
+    "leaves in order does, or joined again within 200 ms, as one that subscribes anew; it gave another reason "
+    "(KIP-800).",
     advice="max.poll.records, and what is slow in processing.",
-    evidence="forged: heartbeats alone for 301 s, a leave and a join; and 200 s; for 31 s where JoinGroup says 30, and "
-    "29",
+    evidence="max-poll-librdkafka; forged: heartbeats alone for 301 s, a leave and a join; and 200 s; for 31 s where "
+    "JoinGroup says 30, and 29; a reader that goes on to fetch, and commits as it leaves",
     poll_s=300,
     back_s=60,
+    auto_s=6,
+    again_ms=200,
     by_clock=True,
 )
 def poll_interval(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     rows = capture.exchanges
-    leaves = capture.of_one(capture.of_api(api_keys.LEAVE_GROUP))
+    leaves, reasons = _leaves(capture)
     leavers = arrow.distinct(capture.client[leaves])
-    works = _by_client(
-        capture, capture.of_api(api_keys.FETCH, api_keys.OFFSET_COMMIT, api_keys.TXN_OFFSET_COMMIT), leavers
-    )
-    joins = _by_client(capture, capture.of_api(api_keys.JOIN_GROUP), leavers)
-    heart = _by_client(capture, capture.of_api(api_keys.HEARTBEAT), leavers)
+    fetches_and_commits = api_keys.FETCH, api_keys.OFFSET_COMMIT, api_keys.TXN_OFFSET_COMMIT
+    works = _by_client(capture, capture.of_api(*fetches_and_commits), leavers)
+    joins = _by_client(capture, _joins(capture), leavers)
+    heart = _by_client(capture, capture.of_api(api_keys.HEARTBEAT, api_keys.CONSUMER_GROUP_HEARTBEAT), leavers)
     groups, named = capture.groups
     timeouts = _Timeouts(capture)
+    in_background: dict[tuple[int, str | None], list[tuple[int, int, int, int]]] = defaultdict(list)
     for leave in leaves.tolist():
         who_, left = int(capture.client[leave]), int(rows.request_time[leave])
         before = _between(capture, works.get(who_), 0, left)
         after = _between(capture, joins.get(who_), left + 1, left + int(at.back_s * SECOND) + 1)
         group = named[groups[leave]] if groups[leave] >= 0 else None
         poll = timeouts.rebalance(capture.clients[who_], group, left)
-        least = at.poll_s * SECOND if poll is None else poll
-        if (
-            not (rows.api[before] == api_keys.FETCH).any()
-            or not len(after)
-            or left - int(rows.request_time[before[-1]]) < least
-        ):
+        least = int(at.poll_s * SECOND) if poll is None else poll
+        reason = reasons.get(leave)
+        if not (rows.api[before] == api_keys.FETCH).any() or not len(after) or not _may_be_late(reason):
             continue
         since = int(rows.request_time[before[-1]])
+        if left - since < least:
+            commits = before[rows.api[before] != api_keys.FETCH]
+            began = max(
+                [int(rows.request_time[row]) for row in _between(capture, joins.get(who_), 0, left)[-1:]] or [0]
+            )
+            quiet_since = int(rows.request_time[commits[-1]]) if len(commits) else began
+            beats = _between(capture, heart.get(who_), left - least, left)
+            pause = int(rows.request_time[after[0]]) - left
+            if reason is not None or (
+                poll is not None
+                and began
+                and left - began >= poll
+                and left - quiet_since >= max(poll - at.auto_s * SECOND, SECOND)
+                and len(beats)
+                and pause >= at.again_ms * 1000
+                and rows.link[after[0]] == rows.link[leave]
+            ):
+                in_background[who_, group].append((leave, max(quiet_since, began), pause, int(least)))
+            continue
         if len(_between(capture, joins.get(who_), since + 1, left)):
             continue
         beats = _between(capture, heart.get(who_), since + 1, left)
@@ -295,8 +319,68 @@ def poll_interval(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
             {"group_id": group},
             (int(beats[0]), leave, leave),
             cause="max.poll.interval.ms",
-            proven=False,
+            proven=reason is not None,
         )
+    for (who_, group), late in in_background.items():
+        yield _late_in_background(capture, who_, group, late, any(reasons.get(leave) for leave, *_ in late))
+
+
+def _late_in_background(
+    capture: CaptureFrame, who_: int, group: str | None, late: list[tuple[int, int, int, int]], proven: bool
+) -> Match:
+    """The match of leaves, with the time of the last commit before each, the pause after it and the interval, us."""
+    who, requested = capture.who(who_), capture.exchanges.request_time
+    first, last = late[0][0], late[-1][0]
+    longest = max(pause for _, _, pause, _ in late)
+    quiet = min(int(requested[leave]) - since for leave, since, _, _ in late)
+    text = f"{client(who)} left group {name(group)} {count(len(late), 'time')} while its heartbeats went on, without a "
+    text += f"commit for {lasting(quiet)} or longer before, and joined again up to {lasting(longest)} later: it took "
+    text += f"longer than {lasting(late[0][3])} between polls. "
+    return Match(
+        f"{text}What it fetched meanwhile waited in its own queue.",
+        len(late),
+        late[0][1],
+        int(requested[last]),
+        who,
+        {"group_id": group},
+        (first, last, last),
+        cause="max.poll.interval.ms",
+        proven=proven,
+    )
+
+
+_OF_POLLS = ("poll timeout", "max.poll.interval", "poll interval")
+
+
+def _may_be_late(reason: str | None) -> bool:
+    """Whether a leave may be for the time between polls, by the reason that the member gave."""
+    return reason is None or any(text in reason for text in _OF_POLLS)
+
+
+def _leaves(capture: CaptureFrame) -> tuple[np.ndarray, dict[int, str]]:
+    """Exchanges by which members leave, in classic groups and by heartbeats (KIP-848), and the reasons that they
+    gave."""
+    leaves = capture.of_one(capture.of_api(api_keys.LEAVE_GROUP))
+    table = capture.table("groups")
+    reasons: dict[int, str] = {}
+    more = []
+    for event in table.every(["event", "protocol", "error", "reason", "connection", "exchange"]) if len(table) else ():
+        row = _row_of(capture, event) if event["event"] == "leave" and event["error"] is None else None
+        if row is not None and event["reason"]:
+            reasons[row] = event["reason"]
+        if row is not None and event["protocol"] == "consumer":
+            more.append(row)
+    together = np.concatenate([leaves, capture.of_one(np.array(more, np.int64))]).astype(np.int64)
+    return arrow.distinct(together) if more else leaves, reasons
+
+
+def _joins(capture: CaptureFrame) -> np.ndarray:
+    """Exchanges by which members join, in classic groups and by heartbeats."""
+    joins = capture.of_api(api_keys.JOIN_GROUP)
+    beats = capture.of_api(api_keys.CONSUMER_GROUP_HEARTBEAT)
+    if len(beats):
+        joins = np.concatenate([joins, beats[capture.column("generation")[beats] == 0]])
+    return joins
 
 
 class _Timeouts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ from kwire.analyzer.findings.error_answers import about, claim, match_of, of, ti
 from kwire.analyzer.findings.query import Severity
 from kwire.analyzer.findings.rules import Limits, Match, rule
 from kwire.analyzer.findings.runs import Trouble
-from kwire.analyzer.findings.wording import client, count, lasting, listed, name, partition_name, share, size, some
+from kwire.analyzer.findings.wording import client, count, lasting, listed, name, partition_name, size, some
 from kwire.analyzer.frame import arrow, grouping, spill
 from kwire.analyzer.frame.frame import NULL, Frame, codes_of
 from kwire.analyzer.frame.grouping import busiest_window, first_rows, rows_by_key, sort_by, split, sum_positive_by
@@ -883,49 +883,3 @@ def _ahead(capture: CaptureFrame, written: Batches, least: float) -> np.ndarray:
 
 def _hours(micros: int) -> str:
     return f"{micros / 3600e6:.1f} h" if micros >= 3600 * SECOND else lasting(micros)
-
-
-@rule(
-    "produce",
-    "hot-partition",
-    "note",
-    "t-7 takes 64.0 % of the bytes of 24 partitions of t.",
-    why="Five times its fair share is a queue for one consumer while others idle.",
-    suppressed_when="Fewer than 10 partitions seen; under 100 MB and 10,000 records; under 30 %.",
-    advice="Look at the keys and the partitioner.",
-    evidence="forged rows: one of twelve partitions with half of the records; all alike",
-    partitions=10,
-    bytes=100_000_000,
-    records=10_000,
-    fair=5,
-    share=0.3,
-)
-def hot_partition(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
-    written = batches(capture)
-    if max(Counter(topic for topic, _ in written.topic_partitions).values(), default=0) < at.partitions:
-        return
-    valid = spill.true_rows(written.owner >= 0)
-    where = spill.take(written.topic_partition, valid)
-    amounts = sum_positive_by(where, spill.take(written.size, valid), len(written.topic_partitions))
-    records = sum_positive_by(where, spill.take(written.records, valid), len(written.topic_partitions))
-    topics: dict[str, list[int]] = defaultdict(list)
-    for number, (topic, _) in enumerate(written.topic_partitions):
-        if amounts[number]:
-            topics[topic].append(number)
-    for topic, numbers in topics.items():
-        whole, many = float(amounts[numbers].sum()), float(records[numbers].sum())
-        hot = max(numbers, key=lambda number: float(amounts[number]))
-        fair = whole / len(numbers)
-        enough = len(numbers) >= at.partitions and (whole >= at.bytes or many >= at.records)
-        if enough and amounts[hot] >= at.fair * fair and amounts[hot] >= at.share * whole:
-            partition = written.topic_partitions[hot][1]
-            text = f"{partition_name((topic, partition))} takes {share(float(amounts[hot]), whole)} of the bytes of "
-            rows = written.owner[valid[where == hot]]
-            yield Match(
-                text + f"{len(numbers)} partitions of {name(topic)}.",
-                int(amounts[hot]),
-                *capture.span,
-                {},
-                {"topic": topic, "partition": str(partition)},
-                tuple(rows[[0, 0, -1]].tolist()),
-            )

@@ -10,8 +10,9 @@ import numpy as np
 
 from kwire.analyzer.findings.capture import ANSWERED, SECOND, CaptureFrame, api_name, once
 from kwire.analyzer.findings.error_answers import about, claim, match_of, of, times
-from kwire.analyzer.findings.rules import Limits, Match, rule
-from kwire.analyzer.findings.wording import client, count, listed, moment, name, size
+from kwire.analyzer.findings.rules import Limits, Match, replaced, rule
+from kwire.analyzer.findings.runs import Trouble
+from kwire.analyzer.findings.wording import client, count, listed, moment, name, size, some
 from kwire.analyzer.frame import arrow, spill
 from kwire.analyzer.frame.frame import NULL
 from kwire.analyzer.frame.grouping import max_by, split
@@ -152,8 +153,25 @@ def authorization_failed(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     for trouble in of(capture, _RIGHTS):
         principal = _principal(capture, trouble.client)
         who = f"{name(principal)}, " if principal else ""
-        text = f"{who}{client(capture.who(trouble.client))}, may not use {api_name(trouble.api)}{about(trouble)}: "
-        yield match_of(capture, trouble, f"{text}{trouble.error}, {times(trouble)}.")
+        groups = _groups_asked_for(capture, trouble) if trouble.api == api_keys.FIND_COORDINATOR else []
+        target = f" for {'group' if len(groups) == 1 else 'groups'} {some(groups)}" if groups else about(trouble)
+        text = f"{who}{client(capture.who(trouble.client))}, may not use {api_name(trouble.api)}{target}: "
+        match = match_of(capture, trouble, f"{text}{trouble.error}, {times(trouble)}.")
+        yield replaced(match, what={**match.what, "group_id": ",".join(groups)}) if groups else match
+
+
+def _groups_asked_for(capture: CaptureFrame, trouble: Trouble) -> list[str]:
+    """Groups for whose coordinator a client asked in vain: FindCoordinator names them in its body only."""
+    table = capture.table("groups")
+    wanted = ["event", "group_id", "connection", "exchange"]
+    rows = set(trouble.rows.tolist())
+    return sorted(
+        {
+            row["group_id"]
+            for row in (table.every(wanted) if len(table) else ())
+            if row["event"] == "coordinator_refused" and capture.row_of(row["connection"], row["exchange"]) in rows
+        }
+    )
 
 
 _CHANGES: Mapping[str, tuple[int, ...]] = {
@@ -185,26 +203,26 @@ def changed(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         rows = rows[(answer == NULL) | (answer > _OF_NO_CHANGE)]
     for what, keys in _CHANGES.items():
         changes = rows[arrow.among(capture.exchanges.api[rows], keys)]
-        for some in split(changes, capture.client[changes]):
-            client_, api = int(capture.client[some[0]]), capture.exchanges.api[some]
+        for own in split(changes, capture.client[changes]):
+            client_, api = int(capture.client[own[0]]), capture.exchanges.api[own]
             many = {api_name(key): number for key in keys if (number := int((api == key).sum()))}
             who, principal = capture.who(client_), _principal(capture, client_)
             since, until = (
-                int(capture.exchanges.request_time[some].min()),
-                int(capture.exchanges.request_time[some].max()),
+                int(capture.exchanges.request_time[own].min()),
+                int(capture.exchanges.request_time[own].max()),
             )
             text = f"{name(principal)}, " if principal else ""
-            text += f"{client(who)}, had {count(len(some), 'change')} of {what} accepted: "
+            text += f"{client(who)}, had {count(len(own), 'change')} of {what} accepted: "
             text += f"{', '.join(f'{number:,} {change}' for change, number in many.items())}, "
             text += moment(since) + (f" to {moment(until)}." if moment(until) != moment(since) else ".")
             yield Match(
                 text,
-                len(some),
+                len(own),
                 since,
                 until,
                 who,
                 {"changed": what, "api": ",".join(many), "principal": principal},
-                (int(some[0]), int(some[0]), int(some[-1])),
+                (int(own[0]), int(own[0]), int(own[-1])),
             )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from kwire.analyzer.findings.capture import SECOND, CaptureFrame, once
 from kwire.analyzer.findings.error_answers import EXPLANATIONS, about, claim, match_of, of, times
-from kwire.analyzer.findings.fetch import reads
+from kwire.analyzer.findings.fetched import reads
 from kwire.analyzer.findings.rules import Limits, Match, rule
 from kwire.analyzer.findings.runs import Run, Trouble, runs
 from kwire.analyzer.findings.wording import client, count, lasting, name, partition_name, share

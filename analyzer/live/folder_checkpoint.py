@@ -86,7 +86,7 @@ class FolderCheckpoint:
         try:
             self._lock = WriteLock(self._folder)
         except DatasetError as failure:
-            who = str(failure).removeprefix(f"{self._folder}: ").removesuffix(" is writing it")
+            who = failure.message.removeprefix(f"{self._folder}: ").removesuffix(" is writing it")
             raise FolderWatchedError(
                 f"{folder}: {who} watches it in the same way", "end that one, or add --once"
             ) from None
@@ -111,7 +111,7 @@ class FolderCheckpoint:
             try:
                 self.before = opened_checkpoint(content_of(self._folder / _SNAPSHOT), watch=True)
             except CheckpointError as failure:
-                raise CheckpointError(f"{folder}: the watch before it left {failure}", _ANEW) from None
+                raise CheckpointError(f"{folder}: the watch before it left {failure.message}", _ANEW) from None
             self._about["shards"] = self.before["about"]["shards"]
             if self.before["about"] != self._about:  # its name has all that matters
                 raise CheckpointError(f"{folder}: the watch before it was another", _ANEW)

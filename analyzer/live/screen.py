@@ -159,7 +159,7 @@ class Screen:
             try:
                 wanted = parsed(self.typing.strip() or None)
             except KwireError as problem:
-                self.problem = str(problem)
+                self.problem = problem.message
                 return
             with self._session.lock:
                 self._session.wanted = wanted
@@ -190,7 +190,7 @@ class Screen:
         if example is None:
             self.opened = [f"{line.api} at {line.broker}: none is kept"]
             return
-        shown = Lines(absolute=True, width=max(60, self._console.width))
+        shown = Lines(time="absolute", width=max(60, self._console.width))
         self.opened = (shown.exchange(example) + shown.tree(example, False)).splitlines()
 
     # -- what is shown -------------------------------------------------------------------------------------------------

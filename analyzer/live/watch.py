@@ -110,7 +110,7 @@ def _place(options: WatchOptions, folder: str, name: str) -> FolderCheckpoint | 
     except FolderWatchedError as taken:
         if not screen:
             raise
-        say(f"note: {taken}: this one begins at the oldest file")
+        say(f"note: {taken.message}: this one begins at the oldest file")
     except OSError as failure:
         say(f"note: {failure.filename}: {failure.strerror}: a restart will begin at the oldest file again")
     return None

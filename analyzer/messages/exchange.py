@@ -43,6 +43,9 @@ class Exchange:
         except (KeyError, AttributeError):
             raise AttributeError(f"an exchange has no {name!r}") from None
 
+    def __dir__(self) -> list[str]:
+        return sorted({*object.__dir__(self), *object.__getattribute__(self, "row")})
+
     def topic_name(self, topic_id: str) -> str:
         """The name of a topic id, where the capture says it; else the id."""
         return self._topic_name(topic_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from kwire.analyzer.common.errors import UsageError
 from kwire.analyzer.options import common, values
@@ -16,6 +17,11 @@ LIVE = ("bpf", "snaplen", "duration", "via", "spool", "rotate_bytes", "rotate_se
 @dataclass(frozen=True, kw_only=True)
 class AnalyzeOptions(SparkOptions, LiveOptions, ReadArguments, CommandOptions):
     """Options of `kwire analyze`."""
+
+    examples: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("kwire analyze orders.pcap", "a summary"),
+        ("kwire analyze day1/ -o day1.kwire --records meta", "a dataset with a row a record"),
+    )
 
     captures: list[str] = argument("CAPTURE", nargs="*")
     rotate_bytes: int | None = common.rotate_bytes(

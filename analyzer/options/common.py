@@ -16,9 +16,11 @@ TOOLS = ("libpcap", "ring", "tcpdump", "dumpcap", "scapy")
 
 @dataclass(frozen=True, kw_only=True)
 class CommandOptions:
-    """The base of every command's options. `epilog`: text below the command's --help."""
+    """The base of every command's options. `epilog`: text below the command's --help; `examples`: at its end, a command
+    line each, with what it is for."""
 
     epilog: ClassVar[str] = ""
+    examples: ClassVar[tuple[tuple[str, str], ...]] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

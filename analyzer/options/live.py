@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from kwire.analyzer.options import common
 from kwire.analyzer.options.common import CommandOptions, LiveOptions, ReadArguments
@@ -12,6 +13,11 @@ from kwire.analyzer.options.declare import argument, flag, option
 @dataclass(frozen=True, kw_only=True)
 class RecordOptions(LiveOptions, CommandOptions):
     """Options of `kwire record`."""
+
+    examples: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("sudo kwire record -i eth0 -o today/ --rotate-seconds 3600", "a file an hour"),
+        ('sudo kwire record -i any -f "tcp port 9092" -o one.pcapng --for 60s', "one minute"),
+    )
 
     interface: str = common.interface(required=True)
     out: str = option(
@@ -29,6 +35,11 @@ class RecordOptions(LiveOptions, CommandOptions):
 @dataclass(frozen=True, kw_only=True)
 class WatchOptions(ReadArguments, LiveOptions, CommandOptions):
     """Options of `kwire watch`."""
+
+    examples: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("sudo kwire watch -i eth0", "what happens now"),
+        ("kwire watch today/", "a folder that kwire record fills"),
+    )
 
     source: str | None = argument(
         "FOLDER|CAPTURE|-",

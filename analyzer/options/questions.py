@@ -14,6 +14,14 @@ from kwire.analyzer.options.declare import argument, flag, option, repeated
 class SqlOptions(EngineOptions, KeylogOptions, CommandOptions):
     """Options of `kwire sql`."""
 
+    examples: ClassVar[tuple[tuple[str, str], ...]] = (
+        ('kwire sql orders.pcap "SELECT * FROM latency_by_api"', "one of the views"),
+        (
+            'kwire sql day1.kwire "SELECT client_id, count(*) FROM exchanges GROUP BY 1" --format csv',
+            "your own question",
+        ),
+    )
+
     dataset: str = argument("DATASET", help="a dataset, or a capture, - for one from stdin")
     query: str | None = argument("QUERY", nargs="?", help="SQL over the tables and views; SHOW VIEWS lists them")
     format: str | None = option(
@@ -29,6 +37,11 @@ class SqlOptions(EngineOptions, KeylogOptions, CommandOptions):
 class ReportOptions(ReadArguments, EngineOptions, CommandOptions):
     """Options of `kwire report`."""
 
+    examples: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("kwire report orders.pcap -o report.html", "a page"),
+        ("kwire report day1.kwire --target 4.0 --format md", "would Kafka 4.0 refuse anything?"),
+    )
+
     sources: list[str] = argument("DATASET|CAPTURE", nargs="+")
     out: str | None = option("-o", "--out", metavar="FILE", help="file to write, as report.html; default: stdout")
     format: str | None = option("--format", choices=("html", "md", "json"), help="default: as FILE ends, else html")
@@ -40,6 +53,11 @@ class ReportOptions(ReadArguments, EngineOptions, CommandOptions):
 @dataclass(frozen=True, kw_only=True)
 class FindingsOptions(ReadArguments, CommandOptions):
     """Options of `kwire findings`. `released`: versions of each API, by key, that the release `target` offers."""
+
+    examples: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("kwire findings orders.pcap", "what is wrong, worst first"),
+        ("kwire findings day1.kwire --fail-on warning --ignore tiny-batches", "a gate for a test run"),
+    )
 
     sources: list[str] = argument("DATASET|CAPTURE", nargs="*")
     fail_on: str | None = option(
@@ -77,6 +95,11 @@ class FindingsOptions(ReadArguments, CommandOptions):
 class StoryOptions(ReadArguments, CommandOptions):
     """Options of `kwire story`."""
 
+    examples: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("kwire story orders.pcap", "the ten things worth knowing"),
+        ("kwire story day1.kwire --group billing", "all that happened in one group"),
+    )
+
     epilog: ClassVar[str] = (
         "Without --group and the like: the ten things worth knowing first. Times are UTC; [c1 #12] is exchange "
         "12 of the connection that is listed as c1 at the end. What is not certain says probably."
@@ -97,6 +120,11 @@ class StoryOptions(ReadArguments, CommandOptions):
 @dataclass(frozen=True, kw_only=True)
 class ViewOptions(ReadArguments, CommandOptions):
     """Options of `kwire view`. `judge`: tells how a RUN's exchanges differ from the captured ones."""
+
+    examples: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("kwire view orders.pcap", "a page in your browser"),
+        ('kwire view day1.kwire --filter "error_code != 0"', "only exchanges that failed"),
+    )
 
     sources: list[str] = argument("CAPTURE|DATASET", nargs="+")
     filter: str | None = option("--filter", metavar="EXPR", help="what the page shows first (kwire help filter)")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from kwire.analyzer.options import values
 from kwire.analyzer.options.common import CaptureOptions, CommandOptions
@@ -196,6 +197,11 @@ def fail_on() -> str:
 class ReplayOptions(AccessOptions, CaptureOptions, SendOptions, CommandOptions):
     """Options of `kwire replay`. `assumed`: versions of each API, by key, that the release `assume` offers."""
 
+    examples: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("kwire replay orders.pcap --to localhost:9092 --dry-run", "what would be sent"),
+        ("kwire replay orders.pcap --to localhost:9092 -o run1 --seed-topics", "send it, and keep the answers"),
+    )
+
     captures: list[str] = argument("CAPTURE|DATASET", nargs="*")
     to: str | None = option("--to", metavar="HOST:PORT", help="a broker of the target")
     out: str | None = option("-o", "--out", metavar="RUN", help="folder to write; a RUN there is replaced")
@@ -219,6 +225,11 @@ class ReplayOptions(AccessOptions, CaptureOptions, SendOptions, CommandOptions):
 @dataclass(frozen=True, kw_only=True)
 class DiffOptions(CommandOptions):
     """Options of `kwire diff`."""
+
+    examples: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("kwire diff run1", "the target against the capture"),
+        ("kwire diff run-3.9 run-4.3 -o diff.html", "one target against another"),
+    )
 
     run_a: str = argument("RUN_A", help="a RUN that kwire replay wrote")
     run_b: str | None = argument("RUN_B", nargs="?", help="another of the same capture; default: the capture")

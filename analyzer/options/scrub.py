@@ -13,6 +13,11 @@ from kwire.analyzer.options.declare import argument, flag, option, repeated
 class ScrubOptions(PortOptions, CommandOptions):
     """Options of `kwire scrub`."""
 
+    examples: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("kwire scrub orders.pcap -o clean.pcapng", "without names, addresses and content"),
+        ("kwire scrub orders.pcap -o clean.pcapng --keep names", "but with the names of topics and groups"),
+    )
+
     epilog: ClassVar[str] = (
         "The clean capture has the same packets with the same sizes and times, and analyses to the same "
         "exchanges, errors and latencies. It appears only after it was read again and no text of 4 bytes or more "

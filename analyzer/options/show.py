@@ -17,6 +17,11 @@ _FORM = "form"
 class ShowOptions(ReadArguments, CommandOptions):
     """Options of `kwire show`."""
 
+    examples: ClassVar[tuple[tuple[str, str], ...]] = (
+        ('kwire show orders.pcap --filter "api == Produce and latency > 100ms"', "slow writes"),
+        ("kwire show orders.pcap --tree --limit 1", "every field of the first exchange"),
+    )
+
     epilog: ClassVar[str] = (
         "A line begins with ! where the answer holds an error, does not come or cannot be decoded, with ~ where "
         "it took 100 ms or longer (a fetch may wait on purpose). kwire help filter explains --filter."
@@ -63,7 +68,17 @@ class ShowOptions(ReadArguments, CommandOptions):
     limit: int | None = option(
         "--limit", parse=values.count, metavar="N", help="stop after N exchanges, lines or records"
     )
-    time: str = option("--time", choices=("relative", "absolute"), default="relative", help="how times are shown")
-    color: str = option("--color", choices=("auto", "always", "never"), default="auto", help="default: on a terminal")
+    time: str = option(
+        "--time",
+        choices=("relative", "absolute", "local"),
+        default="relative",
+        help="how times are shown: since the first packet, in UTC, or as this machine's clock",
+    )
+    color: str = option(
+        "--color",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="default: on a terminal (NO_COLOR, FORCE_COLOR)",
+    )
     wide: bool = flag("--wide", help="every column, however wide the terminal is; so it is where stdout is no terminal")
     no_pager: bool = flag("--no-pager", help="do not page on a terminal")

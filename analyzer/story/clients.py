@@ -90,13 +90,15 @@ def _traffic(source: Source) -> Iterator[Event]:
         where = places((topic, row["partition"]) for row in held)
         verb = "wrote" if api == "Produce" else "read"
         amount = sum(row["bytes"] for row in accepted)
+        again = sum(row["records"] - row["distinct"] for row in accepted)
         if accepted or verb == "read":
             text = f"{verb} {where}: {_much(accepted)}{within(first, last)}"
+            text += f"; {count(again, 'record')} came again" if verb == "read" and again > 0 else ""
         else:
             text = f"could not write {where}" if refused else f"sent {where}"
         if verb == "wrote":
             text += f"; refused: {_much(refused)}" if refused else ""
-            text += f"; no answer seen: {_much(unanswered)}" if unanswered else ""
+            text += f"; no answer seen: {_much(unanswered)}" if any(row["bytes"] for row in unanswered) else ""
         inside = (topic or "").startswith("__") or _FETCHER.fullmatch(client or "") is not None
         weight = 3 if not amount else 6 if inside else 27
         yield Event(first, verb, who(client, ip), text, weight, topic=topic, client_id=client)
@@ -104,7 +106,7 @@ def _traffic(source: Source) -> Iterator[Event]:
 
 def _much(rows: list[Row]) -> str:
     """Describe records and bytes. Old compressed message sets do not state their number of records."""
-    records, amount = sum(row["records"] for row in rows), sum(row["bytes"] for row in rows)
+    records, amount = sum(row["distinct"] for row in rows), sum(row["bytes"] for row in rows)
     least = "at least " if any(row["uncounted"] for row in rows) else ""
     return f"{least}{count(records, 'record')}, {size(amount)}" if records else size(amount) if amount else "nothing"
 
@@ -116,8 +118,8 @@ the latter two again, unless only the capture missed the answer."""
 
 def _carried(source: Source) -> Iterator[Row]:
     """Records that each client wrote to and read from each partition, and their outcome, in order of the first time:
-    records, bytes, whether some of these are in sets that do not say how many records they have, first request and last
-    answer (us). By columns: a capture has millions of these."""
+    records, and distinct ones (what was read again counts once), bytes, whether some of these are in sets that do not
+    say how many records they have, first request and last answer (us). By columns: a capture has millions of these."""
     texts: dict[str, dict[str, int]] = {"connection": {}, "client_id": {}, "client_ip": {}, "api": {}}
     times = dict.fromkeys(("exchange", "request_time", "response_end", "acks"), np.int64)
     exchanges = source.stored("exchanges").gather(times, texts)
@@ -128,7 +130,8 @@ def _carried(source: Source) -> Iterator[Row]:
     rows = spill.true_rows(of_data)
     if not len(rows):
         return
-    numbers = dict.fromkeys(("exchange", "partition", "record_count", "record_bytes", "error_code"), np.int64)
+    wanted = "exchange", "partition", "record_count", "record_bytes", "error_code", "offset", "high_watermark", "lag"
+    numbers = dict.fromkeys(wanted, np.int64)
     known = {name: number for number, name in enumerate(names)}
     parts = source.stored("partitions").gather(numbers, {"connection": known, "topic": {}, "topic_id": {}})
     owner = spill.full(len(parts["exchange"]), -1, np.int32)
@@ -162,6 +165,7 @@ def _carried(source: Source) -> Iterator[Row]:
     first = np.minimum.reduceat(begun, starts)
     last = np.maximum.reduceat(np.maximum(spill.take(exchanges["response_end"], owner), begun), starts)
     heads = order[starts]
+    ends = np.append(starts[1:], len(order))
     for at in np.argsort(heads).tolist():
         client, ip, api_code, topic, topic_id, partition, outcome = (int(key[heads[at]]) for key in keys)
         yield {
@@ -173,11 +177,26 @@ def _carried(source: Source) -> Iterator[Row]:
             "partition": None if partition == NULL else partition,
             "outcome": outcome,
             "records": int(sums[0][at]),
+            "distinct": _distinct(parts, chosen[starts[at] : ends[at]], int(sums[0][at])),
             "bytes": int(sums[1][at]),
             "uncounted": bool(some_uncounted[at]),
             "first": int(first[at]),
             "last": int(last[at]),
         }
+
+
+def _distinct(parts: Frame, rows: np.ndarray, records: int) -> int:
+    """How many different records some answers about one partition held: at most as many as they have offsets."""
+    begin, mark, lag, many = (parts[name][rows] for name in ("offset", "high_watermark", "lag", "record_count"))
+    known = (begin != NULL) & (mark != NULL) & (lag != NULL) & (many > 0)
+    if not known.any() or (many[~known] > 0).any():
+        return records
+    begin, many, after = begin[known], many[known], (mark - lag)[known]
+    end = np.where(after > begin, after, begin + many)
+    order = np.argsort(begin, kind="stable")
+    begin, reached = begin[order], np.maximum.accumulate(end[order])
+    fresh = np.maximum(end[order] - np.maximum(begin, np.append(begin[0], reached[:-1])), 0)
+    return min(records, int(fresh.sum()))
 
 
 def _text(texts: list[str], number: int) -> str | None:

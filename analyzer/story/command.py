@@ -38,20 +38,28 @@ _WITHOUT_CONNECTIONS = ("connected", "disconnected")
 def story(options: StoryOptions) -> int:
     """Run `kwire story`."""
     with contextlib.ExitStack() as stack:
-        dataset = _opened(options, stack)
-        stack.enter_context(spill.reuse())
         wanted = StoryQuery(options.group, options.client, options.topic, options.transaction, options.connection)
-        _check(dataset, wanted)
-        stories = [(_heading(source), _events_of(source, wanted)) for source in _sources(dataset)]
+        notes: list[str] = []
+        by_capture = stories(_opened(options, stack), wanted, notes)
+    for note in notes:
+        sys.stderr.write(f"note: {note}\n")
     if options.json:
-        every = sorted((event for _, events in stories for event in events), key=lambda event: event.time)
+        every = sorted((event for _, events in by_capture for event in events), key=lambda event: event.time)
         for event in every:
             sys.stdout.write(_json(event) + "\n")
         return 0
     with commands.paged() as out:
-        for number, (heading, events) in enumerate(stories):
+        for number, (heading, events) in enumerate(by_capture):
             _print(out, heading, events, wanted, first=number == 0)
     return 0
+
+
+def stories(dataset: StoredDataset, query: StoryQuery, notes: list[str] | None) -> list[tuple[str, list[Event]]]:
+    """A heading and the events of each capture point. `notes` is filled with what is left out. Raises UsageError where
+    the query names nothing that occurs."""
+    with spill.reuse():
+        _check(dataset, query)
+        return [(_heading(source), _events_of(source, query)) for source in _sources(dataset, notes)]
 
 
 def _opened(options: StoryOptions, stack: contextlib.ExitStack) -> StoredDataset:
@@ -72,13 +80,13 @@ def _opened(options: StoryOptions, stack: contextlib.ExitStack) -> StoredDataset
     return open_dataset(folder)
 
 
-def _sources(dataset: StoredDataset) -> Iterator[Source]:
+def _sources(dataset: StoredDataset, notes: list[str] | None = None) -> Iterator[Source]:
     for capture in dataset.captures:
-        if not capture.get("meaning", False) and not capture.get("log"):
+        if not capture.get("meaning", False) and not capture.get("log") and notes is not None:
             name = printable(capture["name"])
-            sys.stderr.write(
-                f"note: {name}: what its traffic means was not worked out: groups, offsets and "
-                "transactions are not told (kwire analyze it again)\n"
+            notes.append(
+                f"{name}: what its traffic means was not worked out: groups, offsets and "
+                "transactions are not told (kwire analyze it again)"
             )
         yield Source(dataset, capture["name"])
 

@@ -20,6 +20,7 @@ _WEIGHT = {
     "expired": 58,
     "commit_failed": 40,
     "coordinator_moved": 36,
+    "coordinator_refused": 40,
 }
 
 _TRIGGERS = {
@@ -75,6 +76,7 @@ def _event(row: Row, number: int, last: Row) -> Event:
         "expired": f"was thrown out of {group}: its heartbeats had stopped",
         "commit_failed": f"could not commit for {group}",
         "coordinator_moved": f"found that the coordinator of {group} has moved",
+        "coordinator_refused": f"asked for the coordinator of {group}",
     }[row["event"]]
     if failed is not None:
         tried = {

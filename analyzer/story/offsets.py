@@ -244,12 +244,17 @@ def _what(row: Row, ends: dict[tuple[str | None, int], list[tuple[Any, Any]]]) -
     """Describe the kind of a reset, as the end of its sentence."""
     if row["offset"] is None:
         return "nowhere"
+    if row["target"] in _TARGETS:
+        return _TARGETS[row["target"]]
     known_ends = ends.get((row["topic"], row["partition"]), [])
     if row["offset"] == 0 or any(start == row["offset"] for start, _ in known_ends):
         return "at the start"
     if any(mark == row["offset"] for _, mark in known_ends):
         return "at the end"
     return "at"
+
+
+_TARGETS = {"earliest": "at the start", "latest": "at the end"}
 
 
 def _reset_text(what: str, run: list[Row], remade: Container[str]) -> tuple[str, bool]:
@@ -271,7 +276,8 @@ def _reset_text(what: str, run: list[Row], remade: Container[str]) -> tuple[str,
     if before:
         return f"moved on {where} from {_span(before)} to {target}", True
     if what == "at":
-        return f"began {where} at {target}, probably by a timestamp", False
+        is_told = row["target"] == "timestamp"
+        return f"began {where} at {target}, {'' if is_told else 'probably '}by a timestamp", is_told
     return f"began to read {where} at {target}: it had no offset to go on from", True
 
 

@@ -6,6 +6,7 @@ name; the files of a point are in order of their first packets; what is left out
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import glob
 import os
@@ -104,7 +105,7 @@ def _captures_among(paths: Sequence[str]) -> tuple[list[tuple[bool, int, str]], 
         try:
             seen = _glimpse(path)
         except CaptureError as failure:
-            notes.append(f"ignored: {failure}")
+            notes.append(f"ignored: {failure.message}")
             continue
         if seen.is_capture:
             keys.append((seen.first_ns is None, seen.first_ns or 0, path))
@@ -141,8 +142,29 @@ def _point_of(name: str, paths: Sequence[str], what: str) -> CapturePoint:
     """The captures among some files as a capture point; `what` is the matter where there is none."""
     keys, notes = _captures_among(paths)
     if not keys:
-        raise CaptureError(what, "name a pcap or pcapng file, or a folder that holds some")
+        below = next(filter(None, map(_folder_with_captures, filter(os.path.isdir, paths))), None)
+        there = f"{below} holds some; name each folder that is a capture point" if below else ""
+        raise CaptureError(what, there or "name a pcap or pcapng file, or a folder that holds some")
     return CapturePoint(name, tuple(path for _, _, path in sorted(keys)), tuple(notes))
+
+
+_LOOKED_AT = 200
+"""Files below a folder that are looked at for a hint."""
+
+
+def _folder_with_captures(folder: str) -> str | None:
+    """The first folder below this one that holds captures, of a few."""
+    looked_at = 0
+    for below, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            with contextlib.suppress(CaptureError):
+                if _glimpse(os.path.join(below, name)).is_capture:
+                    return below
+            looked_at += 1
+            if looked_at == _LOOKED_AT:
+                return None
+    return None
 
 
 def _resolve_url(url: str) -> CapturePoint:

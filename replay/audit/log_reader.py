@@ -12,6 +12,7 @@ from typing import Final
 
 from kwire.analyzer.protocol import api_keys, errors
 from kwire.analyzer.protocol.tree import Body
+from kwire.captures.errors import message_of
 from kwire.replay.audit.acknowledged import Partition, Where
 from kwire.replay.diff.record_facts import Reader
 from kwire.replay.plan import batches, convert
@@ -179,7 +180,7 @@ class _Reading:
             answer = await channel.ask(api_keys.FETCH, version, convert.fit(api_keys.FETCH, version, body), PATIENCE)
         except (LinkError, ChannelClosedError) as failure:
             self._target.others.pop(leader, None)
-            return str(failure)
+            return message_of(failure)
         if answer.get("errorCode"):
             return errors.label(answer["errorCode"])
         partitions: list[Body] = [partition for each in answer["responses"][:1] for partition in each["partitions"][:1]]

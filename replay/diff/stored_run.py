@@ -228,7 +228,7 @@ class Run:
         try:
             stored = open_dataset(path)
         except DatasetError as problem:
-            raise DatasetError(str(problem), "kwire replay CAPTURE --to HOST:PORT -o RUN makes a RUN") from None
+            raise DatasetError(problem.message, "kwire replay CAPTURE --to HOST:PORT -o RUN makes a RUN") from None
         with readable(path, "a table"):
             self._open(path, stored, names)
 

@@ -20,6 +20,7 @@ from typing import Any, Final
 from kwire.analyzer.protocol import errors
 from kwire.analyzer.protocol.encoding import encode_request
 from kwire.analyzer.protocol.tree import decode_response
+from kwire.captures.errors import message_of
 from kwire.replay.send import scram
 from kwire.replay.send.link import Dial, Link, LinkError, Receiver
 
@@ -249,7 +250,7 @@ class _SaslLink:
         try:
             await asyncio.wait_for(self.log_in(), min(LOGIN_SECONDS, lifetime))
         except (LinkError, TimeoutError) as failure:
-            self._end(str(failure) or f"{self._where}: no answer to the SASL login")
+            self._end(message_of(failure) or f"{self._where}: no answer to the SASL login")
 
     def _failure(self, reason: str, hint: str = "") -> LinkError:
         return LinkError(f"{self._where}: SASL {self._who.mechanism} login of {self._who.user!r}: {reason}", hint)

@@ -19,6 +19,7 @@ from kwire.analyzer.protocol import api_keys, errors
 from kwire.analyzer.protocol.decoding import OK
 from kwire.analyzer.protocol.topic_lists import topics_of
 from kwire.analyzer.protocol.tree import Body
+from kwire.captures.errors import message_of
 from kwire.replay.outcome import Outcome
 from kwire.replay.plan import apis
 from kwire.replay.plan.apis import Route
@@ -283,7 +284,7 @@ class Preparation:
                 await joining.early(some, self.remap, functools.partial(self.asker.ask_as_member, group))
         except (joining.JoinRefusedError, TimeoutError, LinkError) as failure:
             raise SkippedError(
-                "no_member", str(failure) or f"group {group}: its members could not join in time"
+                "no_member", message_of(failure) or f"group {group}: its members could not join in time"
             ) from None
 
     async def _join_again(self, job: Job) -> None:

@@ -104,7 +104,7 @@ async def log_in(dial: Dial, users: Iterable[str | None], host: str, port: int) 
         try:
             channel = await connect(dial.users[user], host, port)
         except LinkError as refused:
-            raise LinkError(f"--principals: [{user}]: {refused}", refused.hint) from None
+            raise LinkError(f"--principals: [{user}]: {refused.message}", refused.hint) from None
         channel.close()
 
 

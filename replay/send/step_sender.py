@@ -17,6 +17,7 @@ from kwire.analyzer.protocol import api_keys, errors, tree
 from kwire.analyzer.protocol.decoding import OK
 from kwire.analyzer.protocol.encoding import EncodeError, encode_request, encode_response
 from kwire.analyzer.protocol.tree import Body
+from kwire.captures.errors import message_of
 from kwire.replay.outcome import Outcome
 from kwire.replay.plan import apis, convert, produce_requests
 from kwire.replay.plan.steps import Step
@@ -120,9 +121,9 @@ class StepSender:
             outcome.rule, outcome.reason = skipped.rule, skipped.reason
             return self._run.finish(step, outcome)
         except LinkError as failure:
-            state.lost = str(failure)
+            state.lost = failure.message
             self._run.failure = self._run.failure or failure
-            return self.give_up(step, "unreachable", str(failure))
+            return self.give_up(step, "unreachable", failure.message)
         except Exception as failure:
             # One step must not take the run down; the run is not valid, and says why.
             return self.give_up(step, "tool_error", f"{type(failure).__name__}: {failure}")
@@ -268,7 +269,7 @@ class StepSender:
                 key, step.version, correlation, step.request.row["client_id"], convert.fit(key, step.version, body)
             )
         except EncodeError as problem:
-            raise SkippedError("target_lacks_version", f"v{step.version}: {problem}") from None
+            raise SkippedError("target_lacks_version", f"v{step.version}: {problem.message}") from None
 
     # --- answers ---
 
@@ -316,7 +317,7 @@ class StepSender:
             abort(step, outcome)
             raise
         except (LinkError, SkippedError) as failure:
-            outcome.verdict, outcome.reason = "unanswered", str(failure)
+            outcome.verdict, outcome.reason = "unanswered", message_of(failure)
             if isinstance(failure, ForbiddenAddressError):
                 self._run.failure = self._run.failure or failure
         except Exception as failure:

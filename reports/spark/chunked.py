@@ -99,7 +99,7 @@ def chunk_point(
     try:
         chunks = chunks_of(point, max(chunk_bytes or chunk_bytes_of(point, context.defaultParallelism), SMALLEST_BYTES))
     except CaptureError as failure:
-        return Failed(str(failure), failure.hint)
+        return Failed(failure.message, failure.hint)
     if len(chunks) < 2:
         return None
     (folder / PIECES).mkdir(mode=0o700, exist_ok=True)
@@ -112,7 +112,7 @@ def chunk_point(
         tell(f"{point.name}: not read in chunks: {failure}; one task reads it whole")
         return None
     except (CaptureError, DatasetError) as failure:
-        return Failed(str(failure), failure.hint)
+        return Failed(failure.message, failure.hint)
     finally:
         for path in written:
             with contextlib.suppress(FileNotFoundError):
@@ -213,7 +213,7 @@ def _read(
         return store(ChunkReader(chunk, known, window_bytes), GROUPS * shares, shares, path)
     except CaptureError as failure:
         path.unlink(missing_ok=True)
-        return Failed(str(failure), failure.hint)
+        return Failed(failure.message, failure.hint)
     except OSError as failure:
         path.unlink(missing_ok=True)
         hint = "-o: a folder that all machines may write to, with room for a copy of the capture, or --chunk-bytes 0"
@@ -249,7 +249,7 @@ def _decode_shares(
         try:
             return share(point, settings, choice, part, packets, path, reader, topics)
         except (CaptureError, DatasetError) as failure:
-            return Failed(str(failure), failure.hint)
+            return Failed(failure.message, failure.hint)
         except OSError as failure:
             hint = "give a folder to -o that all machines may write to"
             return Failed(f"{path.parent}: cannot be written: {failure.strerror or failure}", hint)
@@ -275,7 +275,7 @@ def _topic_names(
         try:
             return topic_names_of_share(point, settings, *read(number))
         except CaptureError as failure:
-            return Failed(str(failure), failure.hint)
+            return Failed(failure.message, failure.hint)
 
     topics: dict[str, str] = {}
     for result in context.parallelize(range(count), count).map(names).collect():

@@ -201,7 +201,7 @@ def decode_point(
         return WrittenPoint(read, tuple(known), parts.close())
     except (CaptureError, DatasetError) as failure:
         parts.abandon()
-        return Failed(str(failure), failure.hint)
+        return Failed(failure.message, failure.hint)
     except OSError as failure:
         parts.abandon()
         reason = failure.strerror or str(failure)

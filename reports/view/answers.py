@@ -129,7 +129,7 @@ def store_notes(view: View, content: bytes) -> Answer:
 
 def error_answer(status: int, problem: KwireError) -> Answer:
     """Build an answer that describes an error."""
-    error: dict[str, Any] = {"message": str(problem), "hint": problem.hint}
+    error: dict[str, Any] = {"message": problem.message, "hint": problem.hint}
     if isinstance(problem, BadRequestError) and problem.place is not None:
         error |= {"start": problem.place[0], "length": problem.place[1]}
     return Answer(status, _json({"error": error}))
@@ -273,7 +273,7 @@ def check(view: View, query: Query) -> Any:
         parsed = view.tables.parse(query.get("filter", ""))
     except BadRequestError as wrong:
         start, length = wrong.place or (0, 1)
-        return {"ok": False, "message": str(wrong), "hint": wrong.hint, "start": start, "length": length}
+        return {"ok": False, "message": wrong.message, "hint": wrong.hint, "start": start, "length": length}
     return {"ok": True, "bodies": parsed is not None and parsed.needs_bodies}
 
 

@@ -80,7 +80,7 @@ class CurrentView:
     def progress(self) -> dict[str, Any]:
         """Describe the progress, for the page."""
         view = self.view
-        failure = None if self.failure is None else {"message": str(self.failure), "hint": self.failure.hint}
+        failure = None if self.failure is None else {"message": self.failure.message, "hint": self.failure.hint}
         return {
             "round": self.round,
             "done": self.done,

@@ -50,7 +50,7 @@ class RunComparison:
         try:
             self.line, self.differences = self._judge(self._run)
         except KwireError as problem:
-            self.line = f"not compared: {problem}"
+            self.line = f"not compared: {problem.message}"
         finally:
             self._ready.set()
 

@@ -48,7 +48,9 @@ class Notes:
                 try:
                     notes._take(content)
                 except BadRequestError as wrong:
-                    raise BadRequestError(f"{path}: {wrong}", "move the file away to start without notes") from None
+                    raise BadRequestError(
+                        f"{path}: {wrong.message}", "move the file away to start without notes"
+                    ) from None
         return notes
 
     def content(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@
 Two threads on one side, two cores of Spark (`local[2]`) on the other, in one process each, the file warm in the page
 cache and the kernels in theirs. The JVM's start and a first small job, which starts Spark's Python workers, are not
 counted. By capture point is one task of two threads; by connection and in chunks (as large as the engine has them where
-there are more cores, of small files less) are all that `reports/SCALE.md` draws.
+there are more cores, of small files less) are all that `docs/guides/scale-on-spark.md` draws.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ FILES = [path for package in ("captures", "analyzer", "replay", "reports") for p
 def test_a_problem_is_one_line_with_a_hint() -> None:
     problem = CaptureError("a.pcap: is empty", "was the capture written to the end?")
     assert isinstance(problem, KwireError)
-    assert str(problem) == "a.pcap: is empty"
+    assert problem.message == "a.pcap: is empty"
+    assert str(problem) == f"a.pcap: is empty\nhint: {problem.hint}"
     assert (problem.hint, problem.pointer) == ("was the capture written to the end?", "")
     assert (KwireError("it is wrong").hint, str(KwireError("it is wrong"))) == ("", "it is wrong")
 

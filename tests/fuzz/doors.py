@@ -241,7 +241,7 @@ def replaying(number: int, seed: int, folder: Path) -> Outcome:
             dial = options.access.reach(rogue.HOST, rogue.PORT).guard(cluster.dial)
             result = play(run.replay(MemorySource(sessions), options, dial, folder / "run", []))
         except KwireError as problem:
-            must(bool(str(problem)) and "\n" not in str(problem), f"no line: {problem!r}")
+            must(bool(problem.message) and "\n" not in problem.message, f"no line: {problem!r}")
             refused = True
         else:
             total = result.counts.total

@@ -147,5 +147,5 @@ def test_what_it_cannot_take_is_a_problem_with_a_hint(tmp_path: Path, wrong: dic
     options: dict[str, Any] = {"to": "localhost:9092", "out": tmp_path / "run", **wrong}
     with pytest.raises(KwireError) as problem:
         kwire.replay(CAPTURE, **options)
-    assert str(problem.value) == expected
+    assert problem.value.message == expected
     assert problem.value.hint

@@ -91,7 +91,7 @@ def test_what_is_asked_for_is_what_is_done() -> None:
 def test_what_cannot_be_asked_for_is_a_line_and_a_hint(arguments: str, message: str) -> None:
     with pytest.raises(UsageError) as failed:
         options(*arguments.split())
-    assert str(failed.value) == message
+    assert failed.value.message == message
     assert failed.value.hint
 
 

@@ -120,8 +120,8 @@ def test_what_is_surely_wrong_is_told_before_a_capture_is_read_or_spark_is_start
 ) -> None:
     with pytest.raises(KwireError, match=message) as raised:
         run(str(CAPTURE), query, chosen)
-    assert "\n" not in str(raised.value)
-    assert "(line 1, column" in str(raised.value)
+    assert "\n" not in raised.value.message
+    assert "(line 1, column" in raised.value.message
     assert hint in raised.value.hint
 
 
@@ -154,8 +154,8 @@ def test_spark_itself_tells_a_wrong_query_in_one_line_with_its_place(
 ) -> None:
     with pytest.raises(QueryError, match=message) as raised:
         Spark(spark, [dataset], only=frozenset(["exchanges"])).ask(query)
-    assert "\n" not in str(raised.value)
-    assert "(line 1, column" in str(raised.value)
+    assert "\n" not in raised.value.message
+    assert "(line 1, column" in raised.value.message
     assert hint in raised.value.hint
     assert "at org.apache" not in capfd.readouterr().err
 

@@ -51,7 +51,7 @@ def test_readers_are_followed_as_a_dictionary_would(seed: int, monkeypatch: pyte
         gone = {key: offset for key, offset in known.items() if key[0] in over}
         assert len(rows) == len(gone)
         assert set(rows) == {
-            (n + 1000, 100 + n, 0, n, NULL, NULL, clients[n], 200 + n, LEFT, *place, offset, NULL, NULL)
+            (n + 1000, 100 + n, 0, n, NULL, NULL, clients[n], 200 + n, LEFT, *place, offset, NULL, NULL, NULL)
             for (n, *place), offset in gone.items()
         }
         known = {key: offset for key, offset in known.items() if key not in gone}

@@ -52,7 +52,7 @@ for number in range(times):
         written(source, where, mode == "append", wait, f"{label}-{number}")
         print("done", flush=True)
     except dataset.DatasetError as refused:
-        print(f"{refused} ({refused.hint})", flush=True)
+        print(f"{refused.message} ({refused.hint})", flush=True)
 """
 
 

@@ -106,7 +106,7 @@ def test_the_documented_error_is_what_is_said() -> None:
     with pytest.raises(FilterError) as caught:
         parse("api == Produce and latencyy > 3")
     error = caught.value
-    assert f"```text\n{error}\n{error.pointer}\nhint: {error.hint}\n```" in DOCUMENT
+    assert f"```text\n{error.message}\n{error.pointer}\nhint: {error.hint}\n```" in DOCUMENT
 
 
 def test_the_filter_argument_gives_the_same_exchanges() -> None:
@@ -210,9 +210,9 @@ def test_an_error_points_at_the_place_and_says_what_to_try(text: str, column: in
     with pytest.raises(FilterError) as caught:
         parse(text)
     error = caught.value
-    assert (problem in str(error), hint in error.hint) == (True, True), (str(error), error.hint)
-    assert str(error).startswith(f"filter, column {column}: ")
-    assert "\n" not in str(error)
+    assert (problem in error.message, hint in error.hint) == (True, True), (error.message, error.hint)
+    assert error.message.startswith(f"filter, column {column}: ")
+    assert "\n" not in error.message
     assert "\n" not in error.hint
     shown, caret = error.pointer.split("\n")
     if 0 < column <= min(len(text), 60):

@@ -12,12 +12,12 @@ import pytest
 
 from kwire.analyzer.findings.query import Query
 from kwire.analyzer.findings.rules import RULES
-from tests.analyzer.findings import delivery_cases, group_cases, latency_cases, other_cases, reading_cases
+from tests.analyzer.findings import delivery_cases, group_cases, latency_cases, other_cases, reader_cases, reading_cases
 from tests.analyzer.findings.cases import CASES, case
 from tests.analyzer.findings.evaluating import Traffic, codes, judged
 from tests.reports.forging import at
 
-MODULES = (reading_cases, group_cases, latency_cases, other_cases, delivery_cases)
+MODULES = (reading_cases, reader_cases, group_cases, latency_cases, other_cases, delivery_cases)
 """Each brings its cases."""
 
 
@@ -505,14 +505,6 @@ def damaged(traffic: Traffic, wrong: bool) -> None:
 def timestamps(traffic: Traffic, wrong: bool) -> None:
     ahead = 2 * 3600 if wrong else 60
     traffic.ask("Produce", place=("t", 0), batch={"first_timestamp": at(0), "last_timestamp": at(ahead)})
-
-
-@case("hot-partition")
-def hot(traffic: Traffic, wrong: bool) -> None:
-    for partition in range(12):
-        records = 9000 if wrong and partition == 7 else 1000
-        batch = {"record_count": records, "batch_bytes": records * 100}
-        traffic.ask("Produce", partition, place=("t", partition), batch=batch)
 
 
 # ------------------------------------------------------------------------------------------------------------ latency

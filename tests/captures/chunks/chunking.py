@@ -61,7 +61,7 @@ def read_by(reader: Reader) -> Reading:
     try:
         return _of(reader)
     except CaptureError as failure:
-        return Reading([], [], [], {}, [], str(failure))
+        return Reading([], [], [], {}, [], failure.message)
 
 
 def _of(*readers: Reader, groups: Sequence[Sequence[int]] = ()) -> Reading:
@@ -158,6 +158,6 @@ def in_chunks(
             )
         assert reading.differences(same) == []
     except CaptureError as failure:
-        return Reading([], [], [], {}, [], str(failure))
+        return Reading([], [], [], {}, [], failure.message)
     reading.guesses, reading.again = guesses, again
     return reading

