@@ -6,17 +6,26 @@ WORKERS ?= 2
 COUNT ?= 5000
 VENV := .venv
 BIN := $(VENV)/bin
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 SAMPLE := captures/samples/codecs-franzgo-4.3/capture.pcap
 DEMO := out/demo
 
 # Pythons that `make wheels` builds for: those minor versions that are here under their own names.
 PYTHONS ?= $(shell for minor in 11 12 13; do python3.$$minor -c '' 2>/dev/null && echo python3.$$minor; done)
 
-.PHONY: help demo test lint types imports pytest fuzz bench wheel wheels docs lock clean
+# Groups of tests (tests/groups.py) that `make test` leaves out, but for one test of each.
+GROUPS := spark broker browser fuzz kill growth compiler
+space := $(subst ,, )
+ANY_GROUP := $(subst $(space), or ,$(strip $(GROUPS)))
+
+.PHONY: help demo test test-all test-rest test-group test-for nightly lint types imports pytest fuzz bench wheel wheels docs lock clean
 
 help:
 	@echo "make demo   install into .venv, analyse a shipped capture, show some of its exchanges, report on it"
-	@echo "make test   install into .venv, then linters, types, import rules and tests"
+	@echo "make test   install into .venv, then linters, types, import rules and most tests (under ten minutes on two cores)"
+	@echo "make test-all    the same with all tests; make test-group GROUP=spark: one group of $(GROUPS)"
+	@echo "make test-for FILE=analyzer/findings/groups.py    the tests that prove a module"
+	@echo "make nightly     all tests, then thousands of broken inputs and replays of every capture (hours)"
 	@echo "make fuzz   thousands of broken captures, log files and answers at every door (hours)"
 	@echo "make bench  time kwire against tshark on generated captures (minutes; needs tshark)"
 	@echo "make wheel  build dist/kwire-*.whl for this Python, its kernels compiled for x86-64-v3 and v2 (minutes)"
@@ -34,8 +43,30 @@ demo: $(VENV)/installed
 	$(BIN)/kwire report $(DEMO) -o $(DEMO).html
 	@echo "== done: the dataset (Parquet) is in $(DEMO), the page is $(DEMO).html; next: $(BIN)/kwire --help"
 
-test: lint types imports pytest
+test: lint types imports
+	@echo "== pytest: warnings are errors; without the groups $(GROUPS), but for one test of each"
+	$(PYTEST) -m 'not ($(ANY_GROUP)) or smoke' $(ARGS)
+	@echo "== all checks passed; left out: $(GROUPS). make test-rest runs these, make test-all everything"
+
+test-rest: $(VENV)/installed
+	@echo "== pytest: what make test leaves out"
+	$(PYTEST) -m '($(ANY_GROUP)) and not smoke' $(ARGS)
+
+test-all: lint types imports pytest
 	@echo "== all checks passed"
+
+test-group: $(VENV)/installed
+	@echo "== pytest: the group $(GROUP)"
+	$(PYTEST) -m '$(GROUP)' $(ARGS)
+
+test-for: $(VENV)/installed
+	@test -n '$(FILE)' || { echo "make test-for FILE=analyzer/findings/groups.py"; exit 2; }
+	$(BIN)/python -m tests.proofs $(FILE) | xargs $(PYTEST) $(ARGS)
+
+nightly: test-all fuzz
+	@echo "== replays: every capture at a broker of the tests, and healthy ones again and again"
+	$(BIN)/python -m tests.replay.sweep
+	$(BIN)/python -m tests.replay.healthy
 
 lint: $(VENV)/installed
 	@echo "== ruff: style, likely mistakes and formatting; codespell: spelling"
@@ -53,7 +84,7 @@ imports: $(VENV)/installed
 
 pytest: $(VENV)/installed
 	@echo "== pytest: warnings are errors (arguments: make pytest ARGS='tests/captures -k gap')"
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+	$(PYTEST) $(ARGS)
 
 fuzz: $(VENV)/installed
 	@echo "== fuzz: $(COUNT) broken inputs at every door, with bounds of memory and processor time (hours; COUNT=5000)"
@@ -77,7 +108,7 @@ wheels:
 docs: $(VENV)/installed out/docs-venv/installed
 	@echo "== docs: reference pages from the code, then mkdocs, whose warnings are errors"
 	$(BIN)/python tools/reference.py out/docs/pages
-	NO_MKDOCS_2_WARNING=1 out/docs-venv/bin/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 out/docs-venv/bin/mkdocs build --strict
 	@echo "== done: out/docs/site/index.html"
 
 out/docs-venv/installed: docs/requirements.txt

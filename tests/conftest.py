@@ -11,10 +11,10 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tests import live
+from tests import groups, live
 from tests.brokers import fixtures
 from tests.brokers.fixtures import fresh_brokers, shared_brokers  # noqa: F401  (fixtures of every test)
-from tests.shared import SHARED, shared_present
+from tests.shared import ROOT, SHARED, shared_present
 
 # The suite's Java processes (Spark's) live for minutes: what is compiled at length for later pays for itself in none.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m")
@@ -28,11 +28,34 @@ hypothesis.settings.register_profile("search", deadline=None, max_examples=1000)
 hypothesis.settings.load_profile("kwire")
 
 
+_durations = groups.Durations()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for group, about in groups.GROUPS.items():
+        config.addinivalue_line("markers", f"{group}: {about}")
+    config.addinivalue_line("markers", "smoke: the test of its group that `make test` has too")
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    groups.mark(items)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    _durations.add(report)
+
+
 def pytest_report_header() -> str:
     return "shared captures: " + (str(SHARED) if shared_present() else f"ABSENT ({SHARED}): their tests are skipped")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    _durations.write(ROOT / "out" / "durations.json")
+    if slow := _durations.without_group():
+        terminalreporter.section(f"files over {groups.REPORT_SECONDS} s without a group (tests/groups.py)")
+        for line in slow:
+            terminalreporter.line(line)
     if not shared_present():
         terminalreporter.section("SKIPPED: the shared captures are absent", red=True, bold=True)
         terminalreporter.line(f"{SHARED} is not there: only captures/samples was tested against brokers' request logs.")

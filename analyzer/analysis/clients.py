@@ -69,6 +69,7 @@ class _Client:
     software: Counter[tuple[str | None, str | None]] | None = None
     principals: tuple[str, ...] = ()  # two at most: with several there is no principal
     refused: tuple[str, ...] = ()
+    refused_status: str | None = None  # of the last challenge
     lifetime_ms: int = 0  # the shortest session that a broker granted; 0: none has an end
 
     def granted(self, lifetime_ms: int) -> None:
@@ -109,6 +110,7 @@ class _Client:
         self.software = _counted(self.software, other.software)
         self.principals = _few(self.principals, other.principals)
         self.refused = _few(self.refused, other.refused)
+        self.refused_status = other.refused_status or self.refused_status
         self.granted(other.lifetime_ms)
 
 
@@ -217,7 +219,8 @@ class Clients:
                     speaker.principal = ended.name
                     client_of.principals = _few(client_of.principals, (ended.name,))
                 elif ended is not None:
-                    client_of.refused = _few(client_of.refused, (ended.name,))
+                    client_of.refused = _few(client_of.refused, (ended.name,) if ended.name else ())
+                    client_of.refused_status = ended.status or client_of.refused_status
 
     def _learn(self, number: int, client: str | None, names: Names) -> None:
         """Note that a connection has sent something with this client id."""
@@ -405,6 +408,7 @@ def _row(capture: str, key: Key, client: _Client, topic_name: TopicName) -> dict
         "first_time": None if client.first_ns == s.NULL else client.first_ns // 1000,
         "last_time": None if client.last_ns == s.NULL else client.last_ns // 1000,
         "refused_principal": _only(client.refused),
+        "refused_status": client.refused_status,
         "session_lifetime_ms": client.lifetime_ms or None,
     }
 

@@ -109,29 +109,60 @@ def _named(capture: str, pair: tuple[str, str]) -> dict[str, Any]:
     return {"capture": capture, "topic_id": pair[0], "topic": pair[1]}
 
 
+MAX_ADVERTISED = 10_000
+"""Addresses that are remembered with the end points that advertise them."""
+
+
+@dataclass(slots=True)
+class Advertised:
+    """An address that answers of one end point sent clients to. nodes: ids of the nodes that it was said to be;
+    is_shared: one answer gave it to several nodes."""
+
+    nodes: set[int] = field(default_factory=set)
+    is_shared: bool = False
+
+
 @dataclass(slots=True)
 class Brokers:
-    """Brokers in Metadata and in redirects."""
+    """Brokers in Metadata and in redirects; `_advertised`: their addresses, by end point that said so, host and
+    port."""
 
     _seen: set[tuple[int, str, int, str | None]] = field(default_factory=set)
     _rows: Rows = field(default_factory=list)
+    _advertised: dict[tuple[str, str, int], Advertised] = field(default_factory=dict)
 
-    def take(self, window: Window, *_: object) -> None:
-        strings = window.names.strings
-        nodes: list[tuple[int, str, int, str | None]] = [
-            (node_id, strings[host], port, strings[rack] if rack != s.NULL else None)
-            for node_id, host, port, rack in window.brokers.tolist()
-        ]
+    def take(self, window: Window, *_others: object) -> None:
+        strings, connections = window.names.strings, window.names.connections
+        nodes: list[tuple[int, str, int, str | None]] = []
+        answers: dict[tuple[int, int, str, int], set[int]] = {}
+        for node_id, host, port, rack, connection, completed_by in window.brokers.tolist():
+            nodes.append((node_id, strings[host], port, strings[rack] if rack != s.NULL else None))
+            answers.setdefault((connection, completed_by, strings[host], port), set()).add(node_id)
+        for (connection, _, name, port), ids in answers.items():
+            key = _broker_end(connections[connection]), name, port
+            if key in self._advertised or len(self._advertised) < MAX_ADVERTISED:
+                advertised = self._advertised.setdefault(key, Advertised())
+                advertised.nodes |= ids
+                advertised.is_shared |= len(ids) > 1
         nodes += [(*broker,) for operation in window.zookeeper if (broker := broker_of(operation)) is not None]
         for node in nodes:
             if node not in self._seen:
                 self._seen.add(node)
                 self._rows.append(_broker(window.names.capture, node))
 
+    def advertised(self) -> list[dict[str, Any]]:
+        """List addresses that clients were sent to, with the end point that said so, as `_kwire.json` has them."""
+        return [
+            {"broker": broker, "host": host, "port": port, "nodes": sorted(known.nodes), "shared": known.is_shared}
+            for (broker, host, port), known in self._advertised.items()
+        ]
+
     def onward(self, capture: str) -> Brokers:
         """Return the brokers for another capture point that continues this one."""
         known = sorted(self._seen, key=lambda node: (*node[:3], node[3] or ""))
-        return Brokers(self._seen.copy(), [_broker(capture, node) for node in known])
+        after = Brokers(self._seen.copy(), [_broker(capture, node) for node in known])
+        after._join_advertised(self)
+        return after
 
     def tables(self, *_: object) -> Iterator[tuple[str, pa.Table]]:
         yield _table("brokers", self._rows)
@@ -140,6 +171,18 @@ class Brokers:
     def join(self, other: Brokers) -> None:
         self._seen |= other._seen
         self._rows += other._rows
+        self._join_advertised(other)
+
+    def _join_advertised(self, other: Brokers) -> None:
+        for key, known in other._advertised.items():
+            advertised = self._advertised.setdefault(key, Advertised())
+            advertised.nodes |= known.nodes
+            advertised.is_shared |= known.is_shared
+
+
+def _broker_end(connection: str) -> str:
+    """`ip:port` of the broker of a connection, from its name."""
+    return connection.partition("-")[2].rpartition("#")[0]
 
 
 def _broker(capture: str, node: tuple[int, str, int, str | None]) -> dict[str, Any]:
@@ -184,7 +227,7 @@ class Offers:
 
 def _offer(capture: str, connection: str, offer: Sequence[int]) -> dict[str, Any]:
     """`connection`: its name, of which the broker is a part."""
-    broker = connection.partition("-")[2].rpartition("#")[0]
+    broker = _broker_end(connection)
     versions = dict(zip(("api_key", "min", "max"), offer, strict=True))
     return {"capture": capture, "connection": connection, "broker": broker, **versions}
 

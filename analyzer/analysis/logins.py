@@ -14,6 +14,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -28,10 +29,11 @@ MAX_TOKEN = 1 << 16
 
 
 class LoginResult(NamedTuple):
-    """The end of a login with a name."""
+    """The end of a login with a name (empty: it has none); `status`: of the challenge that refused it."""
 
     name: str
     let_in: bool
+    status: str | None = None
 
 
 @dataclass(slots=True)
@@ -57,6 +59,9 @@ class Login:
         if first and scram and error == 0 and answer is not None:
             return None  # the proof is still to come
         name, self.name = self.name, None
+        status = challenge_status(exchange)
+        if status is not None:
+            return LoginResult(name or "", False, status)
         if name is None or answer is None or error not in (0, errors.SASL_AUTHENTICATION_FAILED):
             return None
         challenged = self.mechanism == "OAUTHBEARER" and answer  # with the reason for the refusal (RFC 7628)
@@ -69,6 +74,25 @@ def session_lifetime(exchange: Exchange) -> int:
         return 0
     answer = exchange.response
     return int(answer.get("sessionLifetimeMs", 0)) if answer is not None else 0
+
+
+def challenge_status(exchange: Exchange) -> str | None:
+    """Return the status of a challenge that refuses a login by OAUTHBEARER although the answer has no error, as
+    `invalid_token`; `unknown` where it says none, None if the answer is no such challenge (RFC 7628, 3.2.2)."""
+    if exchange.api_key != apis.SASL_AUTHENTICATE or exchange.error_code != 0:
+        return None
+    answer = _token(exchange, "response")
+    if not answer or not answer.startswith(b"{") or len(answer) > MAX_TOKEN:
+        return None
+    try:
+        challenge = json.loads(answer)
+    except (ValueError, RecursionError):
+        return None
+    status = challenge.get("status") if isinstance(challenge, dict) else None
+    return status if isinstance(status, str) and _STATUS.fullmatch(status) else "unknown"
+
+
+_STATUS = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 def _token(exchange: Exchange, side: str) -> bytes | None:

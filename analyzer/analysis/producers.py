@@ -26,6 +26,9 @@ COMMITTED, ABORTED, TAKEN_OVER, OPEN, UNKNOWN = "committed", "aborted", "fenced"
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 
+_EARLIER: Final = 100
+"""Earlier owners of a transactional id whose timeout is remembered."""
+
 Place = tuple[int, int]
 Partition = tuple[str, int]
 
@@ -123,6 +126,7 @@ class Producer:
     __slots__ = (
         "_counts",
         "_current",
+        "_earlier_timeouts",
         "_fenced",
         "_given",
         "_known",
@@ -146,7 +150,9 @@ class Producer:
         self._takeovers = 0
         self._known = False
         self._given: tuple[int | None, int | None] = (None, None)  # producer id and epoch for what comes
-        self._timeout_ms: int | None = None
+        self._timeout_ms: int | None = None  # of the current producer's transactions
+        # Of producers that it took over from, which may still write; most took over from none.
+        self._earlier_timeouts: dict[tuple[str | None, str], int | None] | None = None
         self._line: tuple[str, int] | None = None  # where it last spoke to its coordinator, and the holes there
         self._counts = False  # each transaction has an epoch of its own (KIP-890)
         # Most have nothing of it, and an empty set takes 200 bytes.
@@ -182,6 +188,11 @@ class Producer:
         elif self._current is not None and event.error == 0:
             self._close(event, ABORTED)
         if event.error == 0:
+            if self._owner is not None and self._owner.who != event.who:
+                self._earlier_timeouts = self._earlier_timeouts or {}
+                self._earlier_timeouts[self._owner.who] = self._timeout_ms
+                if len(self._earlier_timeouts) > _EARLIER:
+                    self._earlier_timeouts.pop(next(iter(self._earlier_timeouts)))
             self._owner = event
             self._timeout_ms = timeout_ms
             self._takeovers += requested_id == -1
@@ -362,6 +373,8 @@ class Producer:
         elif not self._known_victim(victim):
             stale = self._new(event, self._tried if self._tried is not None else event.sent)
             stale.producer_id, stale.epoch = event.producer_id, epoch
+            if self._owner is not None and self._owner.who != event.who:
+                stale.timeout_ms = (self._earlier_timeouts or {}).get(event.who)
             stale.close(event, TAKEN_OVER, by)
             self.transactions.append(stale)
             self._tried = None

@@ -267,7 +267,8 @@ class Window:
     connections  those that ended in it, in order
     topic_ids    int64[:, 3]: id and name, numbers of strings, in order of the messages that said so; the packet that
                  completed each of these
-    brokers      int64[:, 4]: node id, host (a string's number), port, rack (a string's number, or NULL)
+    brokers      int64[:, 6]: node id, host (a string's number), port, rack (a string's number, or NULL); the number of
+                 the connection that said so, and the packet that completed its message
     offers       int64[:, 4]: connection's number, API key, lowest and highest version offered
     leaders      int64[:, L_COLUMNS], in order; L_TOPIC and L_TOPIC_ID numbers of strings, L_ISR of a list
     sets         record sets, where those are kept
@@ -482,13 +483,16 @@ class ShardMerger:
         kind = facts[:, s.FACT_KIND]
         offers = facts[kind == s.FACT_API_VERSION][:, [s.FACT_SLOT, s.FACT_A, s.FACT_B, s.FACT_C]]
         offers[:, 0] = self.connections(offers[:, 0], np.full(len(offers), -1))
+        nodes = (s.FACT_A, s.FACT_B, s.FACT_C, s.FACT_D, s.FACT_SLOT, s.FACT_COMPLETED_BY)
+        brokers = facts[kind == s.FACT_BROKER][:, nodes]
+        brokers[:, 4] = self.connections(brokers[:, 4], np.full(len(brokers), -1))
         window = Window(
             names=self.names,
             every=exchanges,
             exchanges=exchanges,
             open=self._open(shards),
             topic_ids=facts[kind == s.FACT_TOPIC_ID][:, [s.FACT_A, s.FACT_B, s.FACT_COMPLETED_BY]],
-            brokers=facts[kind == s.FACT_BROKER][:, [s.FACT_A, s.FACT_B, s.FACT_C, s.FACT_D]],
+            brokers=brokers,
             offers=offers,
             leaders=self._leaders(shards),
             sets=tuple(self._sets(shards)),
@@ -647,12 +651,12 @@ class ShardMerger:
 
 
 def _without_repeats(facts: np.ndarray) -> np.ndarray:
-    """Facts of one window, each once: what Metadata says of topics and brokers it says again and again. Offered API
-    versions stay: `Offers` knows what a connection was offered in earlier windows too."""
+    """Facts of one window, each once (of brokers once a connection): what Metadata says of topics and brokers it says
+    again and again. Offered API versions stay: `Offers` knows what a connection was offered in earlier windows too."""
     if len(facts) < 2:
         return facts
     content = facts[:, : s.FACT_COMPLETED_BY].copy()
-    content[:, s.FACT_SLOT] = 0
+    content[facts[:, s.FACT_KIND] != s.FACT_BROKER, s.FACT_SLOT] = 0
     _, first = np.unique(content, axis=0, return_index=True)
     fresh: np.ndarray = facts[:, s.FACT_KIND] == s.FACT_API_VERSION
     fresh[first] = True

@@ -96,6 +96,7 @@ _PLAIN: Final = (
     "kwire.analyzer.analysis.latency._Mutes:_until _after _any",
     "kwire.analyzer.analysis.logins.Login",
     "kwire.analyzer.analysis.cluster_metadata.TopicIds",
+    "kwire.analyzer.analysis.cluster_metadata.Advertised",
     "kwire.analyzer.analysis.cluster_metadata.Brokers",
     "kwire.analyzer.analysis.cluster_metadata.Offers",
     "kwire.analyzer.analysis.cluster_metadata.Leaders",
@@ -104,8 +105,8 @@ _PLAIN: Final = (
     "kwire.analyzer.analysis.reader_positions.Positions",
     "kwire.analyzer.analysis.producers.ProducerEvent",
     "kwire.analyzer.analysis.producers.Producer:"
-    "transactional_id transactions _current _tried _owner _takeovers _known _given _timeout_ms _line _counts _fenced "
-    "_last latest",
+    "transactional_id transactions _current _tried _owner _takeovers _known _given _timeout_ms _earlier_timeouts _line "
+    "_counts _fenced _last latest",
     "kwire.analyzer.analysis.producers.Transaction",
     "kwire.analyzer.analysis.record_sets.OpenedRecords:_tables",
     "kwire.analyzer.analysis.replicated_offsets.Replicated",

@@ -173,5 +173,5 @@ _BODIES: dict[int, Callable[[dict[str, Any], Body, Body], str]] = {
     api_keys.SASL_HANDSHAKE: _mechanism,
 }
 
-WITH_BODIES = frozenset(_BODIES)
+WITH_BODIES = frozenset((*_BODIES, api_keys.SASL_AUTHENTICATE))
 """APIs whose messages must be at hand: all small ones, so that a line costs no record batch."""

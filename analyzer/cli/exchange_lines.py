@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kwire.analyzer.analysis.logins import challenge_status
 from kwire.analyzer.cli.details import detail
 from kwire.analyzer.cli.sorted_lines import Sorter
 from kwire.analyzer.cli.text import duration, printable, size
@@ -197,6 +198,7 @@ class Lines:
         row = exchange.row
         slow = (waited(row) or 0) - (row["hold_us"] or 0) >= SLOW_US
         failed = bool(row["error_code"]) or row["status"] in ("unanswered", "orphan_response")
+        failed = failed or challenge_status(exchange) is not None
         odd = "undecoded" in (row["request_state"], row["response_state"])
         mark = "!" if failed or odd else "~" if slow else " "
         line = self._placed([(column, column.cell(row)) for column in self._columns], mark, self._result(exchange))
@@ -210,11 +212,11 @@ class Lines:
         """How it ended and what it was about; where room is short, topics are named once, and a broker only where it
         is not the one of the other lines."""
         if self._width is None:
-            return _words(outcome(exchange.row), subject(exchange.row), detail(exchange))
+            return _words(result(exchange), subject(exchange.row), detail(exchange))
         about = detail(exchange, short=True)
         elsewhere = self._ends.elsewhere(exchange.row)
         return _words(
-            outcome(exchange.row), elsewhere, about, subject(exchange.row, topics=not (about and exchange.partitions))
+            result(exchange), elsewhere, about, subject(exchange.row, topics=not (about and exchange.partitions))
         )
 
     def dialogue(self, exchange: Any) -> str:
@@ -227,7 +229,7 @@ class Lines:
         if row["response_time"] is not None:
             line = (
                 f"{self._time(row['response_time'])}    < #{row['correlation_id']} {size(row['response_bytes'])} "
-                f"after {duration(waited(row))} {outcome(row)}"
+                f"after {duration(waited(row))} {result(exchange)}"
             ).rstrip()
             lines.append(self._paint(_RED, self._shortened(line)) if row["error_code"] else line)
         elif row["status"] != "no_response_expected":
@@ -276,7 +278,7 @@ class Lines:
         if side == "request":
             rest = _words(api(row), "request", subject(row), detail(exchange, short=self._width is not None))
         else:
-            rest = _words(api(row), "response", outcome(row))
+            rest = _words(api(row), "response", result(exchange))
         when = self._time(row[f"{side}_time"]).strip()
         cells = [when, sender, receiver, size(row[f"{side}_bytes"]), _correlation(row)]
         line = self._placed(zip(columns, cells, strict=True), "", rest)
@@ -458,6 +460,12 @@ def _client_id(row: Row) -> str:
 def end(ip: str, port: int) -> str:
     """One end of a connection."""
     return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
+
+
+def result(exchange: Any) -> str:
+    """How an exchange ended: `outcome`, or that its answer refuses a login without an error."""
+    status = challenge_status(exchange)
+    return outcome(exchange.row) if status is None else f"refused: {status} (challenge)"
 
 
 def outcome(row: Row) -> str:

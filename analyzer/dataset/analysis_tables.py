@@ -49,6 +49,11 @@ CLIENTS = (
         ("last_time", TIME, "Last byte of its last exchange."),
         ("refused_principal", pa.string(), "The name whose login by SASL was refused; null where several were."),
         (
+            "refused_status",
+            pa.string(),
+            "What the last challenge said that refused its login by OAUTHBEARER, as `invalid_token` (RFC 7628).",
+        ),
+        (
             "session_lifetime_ms",
             pa.int64(),
             "The shortest session that brokers granted it (SaslAuthenticate); null: without an end.",

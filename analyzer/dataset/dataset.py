@@ -490,4 +490,4 @@ def concatenated(name: str, parts: Iterable[pa.Table]) -> pa.Table:
     # A cast loads all of PyArrow's functions, which takes longer than a small capture.
     plain = [part if part.schema.equals(schema) else part.cast(schema) for part in parts]
     whole = pa.concat_tables(plain) if plain else schema.empty_table()
-    return pa.Table.from_arrays(whole.columns, schema=tables.described(name))
+    return pa.Table.from_batches(whole.to_batches(), schema=tables.described(name))  # `from_arrays` loads pandas

@@ -108,6 +108,8 @@ def _is_capture(entry: Any) -> bool:
         and isinstance(entry.get("meaning", False), bool)
         and isinstance(entry.get("attempts", []), list)
         and all(_is_attempt(attempt) for attempt in entry.get("attempts", []))
+        and isinstance(entry.get("advertised", []), list)
+        and all(_is_advertised(address) for address in entry.get("advertised", []))
         and isinstance(entry.get("packets", {}), dict)
         and all(count is None or _is_count(count) for count in entry.get("packets", {}).values())
         and _counts(entry.get("not_understood", {}))
@@ -130,6 +132,20 @@ def _is_attempt(attempt: Any) -> bool:
         and all(_is_time(attempt[name]) for name in _TIMES)
         and all(_is_count(attempt.get(name)) for name in ("refused", "unanswered", "most_in_a_minute"))
     )
+
+
+def _is_advertised(address: Any) -> bool:
+    """Of a capture point: an address that answers of an end point sent clients to."""
+    return (
+        isinstance(address, dict)
+        and all(isinstance(address.get(name), str) for name in ("broker", "host"))
+        and all(_is_integer(value) for value in (address.get("port"), *address.get("nodes", [None])))
+        and isinstance(address.get("shared"), bool)
+    )
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and -(1 << 31) <= value < 1 << 31
 
 
 def _is_texts(values: Any) -> bool:

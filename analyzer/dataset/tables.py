@@ -179,6 +179,7 @@ BATCHES = (
         ("crc_ok", pa.bool_(), "The checksum is right; null where bytes are missing."),
         ("partial", pa.bool_(), "Cut off: at the end of a fetch, or (then `reason` says so) by the capture."),
         ("reason", pa.string(), "What is wrong, or why records are missing from the table `records`."),
+        ("crc", pa.int64(), "The checksum that it says: two batches of another checksum hold other records."),
     ),
 )
 # fmt: on

@@ -13,7 +13,7 @@ from kwire.analyzer.findings import root_causes
 from kwire.analyzer.findings.capture import SECOND, CaptureFrame
 from kwire.analyzer.findings.error_answers import about, claim, match_of, of, times
 from kwire.analyzer.findings.rules import Limits, Match, rule
-from kwire.analyzer.findings.wording import client, count, lasting, moment, name, partition_name, size, some
+from kwire.analyzer.findings.wording import client, count, lasting, moment, partition_name, size, some
 from kwire.analyzer.frame import arrow
 from kwire.analyzer.frame.columns import encode
 from kwire.analyzer.frame.frame import NULL
@@ -275,36 +275,3 @@ def _told_of(capture: CaptureFrame, topics: set[str], since: int) -> dict[str, t
     topic, row, listed = topic[order], row[order], list(known)
     time = capture.exchanges.response_end[row]
     return {listed[int(topic[group_rows[0]])]: (row[group_rows], time[group_rows]) for group_rows in split(None, topic)}
-
-
-@rule(
-    "cluster",
-    "advertised-address-unreachable",
-    "error",
-    "Metadata sends clients to 10.1.0.5:9092; none of 3 clients (10.0.0.4, 10.0.0.5, 10.0.0.6) got a connection there "
-    "in 14 tries: 14 unanswered.",
-    why="Two tries: a client waits 10 s for each, and one may be an accident.",
-    suppressed_when="Somebody got a connection there (connect-failed then); the address is a name, which a capture "
-    "cannot resolve; the broker went away (broker-lost).",
-    advice="advertised.listeners: an address that clients reach, for each listener.",
-    evidence="forged: an advertised address that refuses two SYNs, and one to which another client is connected",
-    tries=2,
-)
-def unreachable(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
-    for server, attempts in root_causes.unreachable(capture).items():
-        tries, clients = sum(attempt.times for attempt in attempts), sorted({attempt.client for attempt in attempts})
-        if tries < at.tries:
-            continue
-        named = f"none of {count(len(clients), 'client')}" if len(clients) > 1 else "no client"
-        text = f"Metadata sends clients to {name(server)}; {named} ({some(clients)}) got a connection there in "
-        since, until = min(attempt.since for attempt in attempts), max(attempt.until for attempt in attempts)
-        yield Match(
-            f"{text}{count(tries, 'try', 'tries')}: {root_causes.outcome(attempts)}.",
-            tries,
-            since,
-            until,
-            {"client_ip": clients[0], "broker": server},
-            {},
-            cause="the address that the broker advertises cannot be reached from there",
-            proven=False,
-        )

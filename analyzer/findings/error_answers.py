@@ -85,8 +85,9 @@ def about(trouble: Trouble) -> str:
 
 
 def times(trouble: Trouble) -> str:
-    """`12 times, 10:01:03 to 10:01:09`."""
-    text = f"{count(trouble.answers, 'time')}, {moment(trouble.since)}"
+    """`12 times, 10:01:03 to 10:01:09`; `20 of 30 times` where good answers came between."""
+    of = f"{trouble.answers:,} of " if trouble.of is not None else ""
+    text = f"{of}{count(trouble.of or trouble.answers, 'time')}, {moment(trouble.since)}"
     return text + (f" to {moment(trouble.until)}" if trouble.answers > 1 else "")
 
 
@@ -138,7 +139,8 @@ def _untaken(run: Run) -> bool:
     "svc-a (10.0.0.4) got UNKNOWN_SERVER_ERROR (-1) to Produce for topic orders 12 times, 10:01:03 to 10:01:09; good "
     "answers came after.",
     why="Each of Kafka's errors has a judgement and a grace: at first sight; or a run of three answers beyond the "
-    "grace (5 s, or 30 s for what elections and loading take), or of ten over a second.",
+    "grace (5 s, or 30 s for what elections and loading take), or of ten over a second. So are errors that alternate "
+    "with good answers, ten and one in five of all or more.",
     suppressed_when="The error belongs to the protocol's course (`judgements.json`), passed within its grace, was what "
     "somebody's question deserved (admin-refused), or a broker's loss explains it.",
     advice="The error's own meaning says what to do; begin with the first exchange named.",
@@ -149,7 +151,9 @@ def error_answers(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         judgement = trouble.runs[0].judgement
         if judgement.kind == "admin" or any(tells(capture, trouble) for tells in EXPLANATIONS):
             continue
+        between = "good answers came between" + ("" if trouble.cleared else ", none after the last")
         after = "good answers came after" if trouble.cleared else "no good answer came after"
+        after = between if trouble.of is not None else after
         text = f"{client(capture.who(trouble.client))} got {trouble.error} to {api_name(trouble.api)}{about(trouble)} "
         text += f"{times(trouble)}; {after}. {judgement.why}"
         # At first sight it is one; a run that lasted and passed is one to look after.

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from kwire.analyzer.dataset import tables
 from kwire.analyzer.findings import (  # noqa: F401  (each registers its rules)
+    advertised,
     assignments,
     capture_quality,
     cluster,
@@ -32,6 +33,7 @@ from kwire.analyzer.findings import (  # noqa: F401  (each registers its rules)
     root_causes,
     security,
     sending,
+    sequences,
     sessions,
     share_groups,
     skew,

@@ -11,7 +11,7 @@ import numpy as np
 
 from kwire.analyzer.findings import root_causes
 from kwire.analyzer.findings.capture import SECOND, CaptureFrame, api_name
-from kwire.analyzer.findings.error_answers import about, claim, match_of, of, times
+from kwire.analyzer.findings.error_answers import EXPLANATIONS, about, claim, match_of, of, times
 from kwire.analyzer.findings.fetched import READ_COMMITTED, Reads, bounces, followed, reads
 from kwire.analyzer.findings.query import Severity
 from kwire.analyzer.findings.restarts import Restarts, restarts
@@ -825,12 +825,15 @@ def _has_runs(owner: np.ndarray, least: int) -> bool:
     "g-app (10.0.0.4) kept asking 10.0.0.1:9092 for t-2 for 40.0 s (NOT_LEADER_OR_FOLLOWER (6), 12 times, 10:01:03 to "
     "10:01:43).",
     why="Clients refresh their metadata after 0.1 to 1 s; leader changes cleared within 0.12 s in captures.",
-    suppressed_when="It passed within 5 s and ten answers; a broker's loss or a moved leader explains it.",
+    suppressed_when="It passed within 5 s and ten answers; a broker's loss or a moved leader explains it, or one "
+    "address for several brokers (advertised-address-shared).",
     advice="advertised.listeners, stale metadata (metadata.max.age.ms).",
     evidence="forged: ten such answers over 2 s, and nine",
 )
 def wrong_leader(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     for trouble in of(capture, _WRONG_LEADER):
+        if any(explains(capture, trouble) for explains in EXPLANATIONS):
+            continue
         who = capture.who(trouble.client, int(capture.broker[trouble.rows[-1]]))
         text = f"{client(who)} kept asking {who['broker']}{about(trouble)} by {api_name(trouble.api)} for "
         text += f"{lasting(trouble.longest)} ({trouble.error}, {times(trouble)})."

@@ -89,7 +89,7 @@ def broken_links(capture: CaptureFrame) -> np.ndarray:
     """Connections on which an impossible length was sent, or that were answered in another protocol: bytes that were
     skipped there, and requests without an answer, are told with it."""
     lengths = [int(capture.exchanges.link[row]) for row in impossible_lengths(capture)]
-    return np.unique(np.array([*lengths, *answered_otherwise(capture)], np.int64))
+    return arrow.distinct(np.array([*lengths, *answered_otherwise(capture)], np.int64))
 
 
 @once
@@ -138,15 +138,15 @@ def without_answers(capture: CaptureFrame) -> list[WithoutAnswers]:
     speaking = capture.link_numbers("broker_bytes") > 0
     pairs = capture.client_of.astype(np.int64) << 32 | capture.broker_of
     speaking[arrow.distinct(capture.exchanges.link[capture.exchanges.status == ANSWERED])] = True
-    answered, brokers = np.unique(pairs[speaking]), np.unique(capture.broker_of[speaking])
+    answered, brokers = arrow.distinct(pairs[speaking]), arrow.distinct(capture.broker_of[speaking])
     out = []
     for group_rows in split(rows, capture.client[rows], capture.broker[rows]):
-        links = np.unique(capture.exchanges.link[group_rows])
+        links = arrow.distinct(capture.exchanges.link[group_rows])
         if len(links) < closes or pairs[links[0]] in answered:
             continue
         reasons, texts = capture.table("exchanges").text("reason")
         shut = [code for code, text in enumerate(texts) if "had closed the connection before" in text]
-        early = np.unique(capture.exchanges.link[group_rows[arrow.among(reasons[group_rows], shut)]])
+        early = arrow.distinct(capture.exchanges.link[group_rows[arrow.among(reasons[group_rows], shut)]])
         before_asked = 2 * len(early) > len(links)
         if not before_asked and capture.broker_of[links[0]] in brokers:
             continue  # it answers others: request-unanswered tells of it

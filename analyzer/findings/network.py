@@ -82,8 +82,8 @@ def _silent(capture: CaptureFrame) -> np.ndarray:
     "never answers the client in Kafka (no-kafka-answer, not-kafka), or a length before it is impossible; the client "
     "closed it in order with nothing open but what it waits in (Fetch, heartbeats, JoinGroup); the login failed; the "
     "request cannot be decoded; its broker went away (broker-lost tells how many); TCP never delivered it "
-    "(request-undelivered); its session was over (session-expired). A note: fewer than three, and the "
-    "connection was closed in order.",
+    "(request-undelivered); its session was over (session-expired). A note: fewer than three, or the last that is seen "
+    "of the client, and the connection was closed in order.",
     advice="Look where it died: a reset is the broker's or a middlebox's, later answers mean a fault of the broker.",
     evidence="forged: a request that later answers pass by; errors-librdkafka-4.3, cluster-*",
     closes=3,
@@ -106,8 +106,9 @@ def request_unanswered(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     for some in split(np.arange(len(rows)), *keys):
         group_rows, cause = rows[some], _CAUSES[causes[some[0]]]
         who = capture.who(int(capture.client[group_rows[0]]), int(capture.broker[group_rows[0]]))
-        # Who closes in order is not known: one that does with a last request open may just have left.
-        left = cause == _CAUSES[2] and len(group_rows) < at.closes
+        # Who closes in order is not known: one that does with a last request open may just have left, and one of whom
+        # nothing is seen after has.
+        left = cause == _CAUSES[2] and (len(group_rows) < at.closes or _has_left(capture, group_rows))
         api = api_name(int(capture.exchanges.api[group_rows[0]]))
         text = f"{count(len(group_rows), api + ' request')} of {client(who)} to {who['broker']} got no answer: {cause}."
         requested = capture.exchanges.request_time[group_rows]
@@ -130,6 +131,18 @@ _CAUSES = (
     "the connection was reset",
     "the connection was closed in order",
 )
+
+
+def _has_left(capture: CaptureFrame, rows: np.ndarray) -> bool:
+    """Whether the client of requests without an answer left then: all of its connections to any broker had ended in
+    order within a second, and it opened no other."""
+    client_ = int(capture.client[rows[0]])
+    links = np.flatnonzero(capture.client_of == client_)
+    ended = capture.link_times("last_time")
+    leaves = ended[capture.exchanges.link[rows]]
+    in_order = all(capture.closed[link] != "open" for link in links.tolist())
+    return in_order and bool(ended[links].max() - leaves.min() <= SECOND) and not capture.mixed[client_]
+
 
 TIMEOUTS = (30 * SECOND, 60 * SECOND)
 """request.timeout.ms of Kafka's own client, socket.timeout.ms of librdkafka."""

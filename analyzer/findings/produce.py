@@ -19,9 +19,9 @@ from kwire.analyzer.findings.wording import client, count, lasting, listed, name
 from kwire.analyzer.frame import arrow, grouping, spill
 from kwire.analyzer.frame.frame import NULL, Frame, codes_of
 from kwire.analyzer.frame.grouping import busiest_window, first_rows, rows_by_key, sort_by, split, sum_positive_by
-from kwire.analyzer.protocol import api_keys
+from kwire.analyzer.protocol import api_keys, errors
 
-_TOO_LARGE = claim((api_keys.PRODUCE,), (10, 18))
+_TOO_LARGE = claim((api_keys.PRODUCE,), (errors.MESSAGE_TOO_LARGE, errors.RECORD_LIST_TOO_LARGE))
 _REPLICAS = claim((api_keys.PRODUCE,), (19, 20))
 _EXPIRED = claim((api_keys.PRODUCE,), (7,))
 
@@ -103,12 +103,14 @@ def _who(capture: CaptureFrame, client_: int) -> str:
     "produce",
     "message-too-large",
     "error",
-    "svc-a (10.0.0.4) was refused for err-0: MESSAGE_TOO_LARGE (10), 4 times, 10:01:03 to 10:01:09; the request had "
-    "1.3 MB, the limit is 1,048,588 bytes unless set.",
+    "svc-a (10.0.0.4) was refused for err-0: MESSAGE_TOO_LARGE (10), 4 times, 10:01:03 to 10:01:09; 4 records were not "
+    "written. The request had 1.3 MB, the limit is 1,048,588 bytes unless set.",
     why="The broker decides: one is a lost record for most applications.",
-    suppressed_when="The client splits the batch, and all of its parts are stored within 5 s (a note).",
+    suppressed_when="The client splits the batch, and all of its parts are stored within 5 s (a note): several smaller "
+    "batches whose records have the times, and of an idempotent producer the sequence numbers, of the refused one. One "
+    "record cannot be split.",
     advice="Raise max.message.bytes and the consumers' limits, or split what is sent.",
-    evidence="errors-librdkafka-4.3; forged: refused and split",
+    evidence="errors-librdkafka-4.3; forged: refused and split; one record refused among others that are stored",
     split_s=5,
 )
 def too_large(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
@@ -116,18 +118,33 @@ def too_large(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     sent_by = _sent_by(capture, troubles) if troubles else {}
     for trouble in troubles:
         sent = int(capture.column("request_bytes")[trouble.rows].max())
-        text = f"{_who(capture, trouble.client)} was refused{about(trouble)}: {trouble.error}, {times(trouble)}; the "
-        text += f"request had {size(sent)}, the limit is 1,048,588 bytes unless set."
-        split = _split(capture, trouble, sent_by, int(at.split_s * SECOND))
+        split_, lost, records = _outcomes(capture, trouble, sent_by, int(at.split_s * SECOND))
+        text = f"{_who(capture, trouble.client)} was refused{about(trouble)}: {trouble.error}, {times(trouble)}"
+        if records:
+            text += f"; {count(records, 'record')} {'was' if records == 1 else 'were'} not written"
+            text += f", {count(split_, 'other batch', 'other batches')} went in smaller parts" if split_ else ""
+        elif split_ and not lost:
+            text += "; the client split what was refused, and all of it was stored"
+        text += f". The request had {size(sent)}, the limit is "
+        # Requests with several batches, and what brokers make of compressed ones, are larger than a batch.
+        text += "1,048,588 bytes unless set." if sent > _LIMIT else "set lower than the usual 1,048,588 bytes."
+        is_split = split_ > 0 and not lost
         yield match_of(
             capture,
             trouble,
             text,
-            "note" if split else None,
-            "the client split the batch" if split else None,
-            True if split else None,
+            "note" if is_split else None,
+            "the client split the batch" if is_split else _TOO_LARGE_FOR[trouble.code],
+            True,
         )
 
+
+_TOO_LARGE_FOR = {
+    errors.MESSAGE_TOO_LARGE: "the batch is over max.message.bytes",
+    errors.RECORD_LIST_TOO_LARGE: "the batch is over segment.bytes",
+}
+_LIMIT = 1_048_588
+"""max.message.bytes unless set."""
 
 _SentBy = dict[int, dict[tuple[str, int], list[np.ndarray]]]
 """Rows of `Batches` by client, then by topic-partition."""
@@ -147,23 +164,57 @@ def _sent_by(capture: CaptureFrame, troubles: list[Trouble]) -> _SentBy:
     return sent_by
 
 
-def _split(capture: CaptureFrame, trouble: Trouble, sent_by: _SentBy, within: int) -> bool:
-    """Whether every refusal was followed by as many stored records of this client and partition, in two batches or
-    more."""
-    written = batches(capture)
-    sent = sent_by.get(trouble.client, {})
-    parts = [rows for where in trouble.topic_partitions for rows in sent.get(where, ())]
-    rows = np.sort(np.concatenate([np.zeros(0, np.int64), *parts]))
-    by_owner, batch_of = sort_by(spill.take(written.owner, rows), rows)
-    good = rows[written.error[rows] == 0]
-    requested, good = sort_by(capture.exchanges.request_time[np.maximum(written.owner[good], 0)], good)
-    for row in trouble.rows.tolist():
-        time = int(capture.exchanges.response_end[row])
-        later = good[slice(*np.searchsorted(requested, [time, time + within + 1]).tolist())]
-        refused = batch_of[slice(*np.searchsorted(by_owner, [row, row + 1]).tolist())]
-        if len(later) < 2 or written.records[later].sum() < written.records[refused].sum() or not len(refused):
-            return False
-    return True
+def _outcomes(capture: CaptureFrame, trouble: Trouble, sent_by: _SentBy, within: int) -> tuple[int, int, int]:
+    """Refused batches that were split and stored, those that were not stored, and how many records these hold (0:
+    unknown). A batch that was sent several times counts once."""
+    written, rows = batches(capture), np.zeros(0, np.int64)
+    for where in trouble.topic_partitions:
+        rows = np.concatenate([rows, *sent_by.get(trouble.client, {}).get(where, ())])
+    rows = np.sort(rows)
+    refused = rows[arrow.among(written.owner[rows], trouble.rows) & (written.error[rows] == trouble.code)]
+    if not len(refused):
+        return 0, len(trouble.rows), 0
+    good = rows[(written.error[rows] == 0) & (written.owner[rows] >= 0)]
+    table = capture.table("batches")
+    columns = ["crc", "first_timestamp", "last_timestamp"]
+    of_refused, of_good = (table.rows(written.row[some_], columns) for some_ in (refused, good))
+    stamps = {
+        batch: (row["first_timestamp"], row["last_timestamp"])
+        for batch, row in zip(good.tolist(), of_good, strict=True)
+    }
+    distinct = {
+        (int(written.topic_partition[batch]), *row.values(), int(written.size[batch])): (batch, row)
+        for batch, row in zip(refused.tolist(), of_refused, strict=True)
+    }
+    lost, records = 0, 0
+    for batch, row in distinct.values():
+        time = int(capture.exchanges.response_end[written.owner[batch]])
+        requested = capture.exchanges.request_time[written.owner[good]]
+        later = good[(requested >= time) & (requested <= time + within)]
+        parts = [part for part in later.tolist() if _is_part(written, batch, part, row, stamps[part])]
+        if len(parts) < 2 or written.records[parts].sum() < written.records[batch]:
+            lost += 1
+            records += max(int(written.records[batch]), 0)
+    return len(distinct) - lost, lost, records
+
+
+def _is_part(
+    written: Batches, whole: int, part: int, row: dict[str, Any], stamps: tuple[int | None, int | None]
+) -> bool:
+    """Whether a stored batch may hold some of the records of a refused one."""
+    if (
+        written.topic_partition[part] != written.topic_partition[whole]
+        or written.records[part] >= written.records[whole]
+    ):
+        return False
+    times_ = row["first_timestamp"], *stamps, row["last_timestamp"]
+    known = [time for time in times_ if time is not None]
+    if len(known) == len(times_) and not known[0] <= min(known[1:-1]) <= max(known[1:-1]) <= known[-1]:
+        return False
+    if written.producer[whole] < 0 or written.epoch[part] != written.epoch[whole]:
+        return True
+    ahead = (int(written.sequence[part]) - int(written.sequence[whole])) % (1 << 31)
+    return bool(ahead < written.records[whole])
 
 
 @rule(
@@ -278,32 +329,65 @@ def _topics(capture: CaptureFrame, parts: list[np.ndarray]) -> list[list[str]]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Repeat:
-    """A batch that was sent again. first, again: rows of `Batches`; first: the first that was stored, if several came
-    before."""
+class Repeat:
+    """A batch with the sequence number of an earlier one. first, again: rows of `Batches`; first: the first that was
+    stored, if several came before."""
 
     first: int
     again: int
 
 
-def _repeats(capture: CaptureFrame, written: Batches) -> list[_Repeat]:
-    """Batches of idempotent producers that came in two requests (same producer, epoch, partition and sequence), in
-    order of the time of the second."""
+@once
+def repeats(capture: CaptureFrame) -> tuple[list[Repeat], list[Repeat]]:
+    """Batches of idempotent producers with a number that an earlier batch had (same producer, epoch, partition and
+    sequence), in order of time: those that were sent again, and those with other records than the one that was
+    stored."""
+    written = batches(capture)
     chosen = spill.true_rows((written.producer >= 0) & (written.sequence >= 0) & (written.owner >= 0))  # NULL is below
     key = [
         spill.take(column, chosen)
         for column in (written.producer, written.epoch, written.topic_partition, written.sequence)
     ]
-    repeats = []
-    for group_rows in split(chosen, *key, least=2):
+    groups = list(split(chosen, *key, least=2))
+    if not groups:
+        return [], []
+    # Checksums are read of the few batches whose number came again.
+    concerned = np.sort(np.concatenate(groups))
+    rows = capture.table("batches").rows(written.row[concerned], ["crc"])
+    checksums = {batch: row["crc"] for batch, row in zip(concerned.tolist(), rows, strict=True)}
+    again: list[Repeat] = []
+    others: list[Repeat] = []
+    for group_rows in groups:
         first = int(group_rows[0])
         for row in group_rows[1:].tolist():
-            # A sequence begins again after 2**31 records, and after an epoch; a batch that was split begins as it did.
-            if written.records[row] == written.records[first] and written.owner[row] != written.owner[first]:
-                repeats.append(_Repeat(first, row))
-                if written.error[first] != 0 and written.error[row] == 0:
-                    first = row
-    return sorted(repeats, key=lambda repeat: int(capture.exchanges.request_time[written.owner[repeat.again]]))
+            repeat = Repeat(first, row)
+            if written.owner[row] == written.owner[first]:
+                continue
+            if _is_same(capture, written, checksums, repeat):
+                again.append(repeat)
+            elif written.error[first] == 0:
+                others.append(repeat)
+            if written.error[first] != 0 and written.error[row] == 0:
+                first = row
+    requested = capture.exchanges.request_time
+    for some_repeats in (again, others):
+        some_repeats.sort(key=lambda repeat: int(requested[written.owner[repeat.again]]))
+    return again, others
+
+
+def _is_same(capture: CaptureFrame, written: Batches, checksums: dict[int, int | None], repeat: Repeat) -> bool:
+    """Whether a batch holds the records of the first. Clients that make a batch anew when they send it again (KafkaJS)
+    give it other timestamps, so another checksum; they do so where the first failed, or its connection broke."""
+    first, again = repeat.first, repeat.again
+    if written.records[first] != written.records[again]:
+        return False
+    known = checksums[first] is not None and checksums[again] is not None
+    if not known or checksums[first] == checksums[again]:
+        return True
+    rows, owners = capture.exchanges, written.owner[[first, again]]
+    link = int(rows.link[owners[0]])
+    broke = capture.closed[link] != "open" and capture.link_times("last_time")[link] <= rows.request_time[owners[1]]
+    return bool(written.size[first] == written.size[again] and (written.error[first] != 0 or broke))
 
 
 @rule(
@@ -313,7 +397,8 @@ def _repeats(capture: CaptureFrame, written: Batches) -> list[_Repeat]:
     "svc-a (10.0.0.4) sent 37 batches again, 3 of them after they had been stored.",
     why="Retries are designed for; where one batch in a hundred (of a thousand at least) is repeated, something keeps "
     "failing, and it is a warning.",
-    suppressed_when="Bytes that TCP sent again; parts of a batch that was split.",
+    suppressed_when="Bytes that TCP sent again; parts of a batch that was split; other records under the same sequence "
+    "number (sequence-reused): a batch is the same by its checksum and its number of records.",
     advice="Follow the first failure of each pair.",
     evidence="forged: a batch sent twice; cluster-*",
     share=0.01,
@@ -321,26 +406,26 @@ def _repeats(capture: CaptureFrame, written: Batches) -> list[_Repeat]:
 )
 def produce_retried(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     written = batches(capture)
-    by_client: dict[int, list[_Repeat]] = defaultdict(list)
-    for repeat in _repeats(capture, written):
+    by_client: dict[int, list[Repeat]] = defaultdict(list)
+    for repeat in repeats(capture)[0]:
         by_client[int(capture.client[written.owner[repeat.first]])].append(repeat)
     if not by_client:
         return
     whole = np.bincount(capture.client[written.owner[written.owner >= 0]], minlength=len(capture.clients))
-    for client_, repeats in by_client.items():
-        stored = sum(int(written.error[repeat.first] == 0) for repeat in repeats)
-        text = f"{_who(capture, client_)} sent {count(len(repeats), 'batch', 'batches')} again"
+    for client_, resent in by_client.items():
+        stored = sum(int(written.error[repeat.first] == 0) for repeat in resent)
+        text = f"{_who(capture, client_)} sent {count(len(resent), 'batch', 'batches')} again"
         text += f", {stored:,} of them after {'it' if stored == 1 else 'they'} had been stored" * bool(stored)
-        many = whole[client_] >= at.batches and len(repeats) >= at.share * whole[client_]
-        rows = [int(written.owner[repeat.again]) for repeat in repeats]
+        many = whole[client_] >= at.batches and len(resent) >= at.share * whole[client_]
+        rows = [int(written.owner[repeat.again]) for repeat in resent]
         yield Match(
             text + ".",
-            len(repeats),
+            len(resent),
             int(capture.exchanges.request_time[rows[0]]),
             int(capture.exchanges.request_time[rows[-1]]),
             capture.who(client_),
             {},
-            (int(written.owner[repeats[0].first]), rows[0], rows[-1]),
+            (int(written.owner[resent[0].first]), rows[0], rows[-1]),
             severity="warning" if many else None,
         )
 
@@ -357,26 +442,26 @@ def produce_retried(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 )
 def duplicate_records(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     written = batches(capture)
-    twice: dict[tuple[int, int], list[_Repeat]] = defaultdict(list)
-    for repeat in _repeats(capture, written):
+    twice: dict[tuple[int, int], list[Repeat]] = defaultdict(list)
+    for repeat in repeats(capture)[0]:
         first, again = repeat.first, repeat.again
         good = written.error[first] == 0 and written.error[again] == 0
         if good and written.at[first] >= 0 and written.at[again] >= 0 and written.at[first] != written.at[again]:
             twice[int(capture.client[written.owner[first]]), int(written.topic_partition[first])].append(repeat)
-    for (client_, where), repeats in twice.items():
+    for (client_, where), resent in twice.items():
         where_name = partition_name(written.topic_partitions[where])
-        text = f"{count(len(repeats), 'batch', 'batches')} of {_who(capture, client_)} to {where_name} "
-        text += f"{'is' if len(repeats) == 1 else 'are'} stored twice, at two offsets each."
-        rows = [int(written.owner[repeat.again]) for repeat in repeats]
+        text = f"{count(len(resent), 'batch', 'batches')} of {_who(capture, client_)} to {where_name} "
+        text += f"{'is' if len(resent) == 1 else 'are'} stored twice, at two offsets each."
+        rows = [int(written.owner[repeat.again]) for repeat in resent]
         topic, partition = written.topic_partitions[where]
         yield Match(
             text,
-            len(repeats),
+            len(resent),
             int(capture.exchanges.request_time[rows[0]]),
             int(capture.exchanges.request_time[rows[-1]]),
             capture.who(client_),
             {"topic": topic, "partition": str(partition)},
-            (int(written.owner[repeats[0].first]), rows[0], rows[-1]),
+            (int(written.owner[resent[0].first]), rows[0], rows[-1]),
             cause="both answers have their own offset",
             proven=True,
         )
@@ -521,7 +606,7 @@ def _several(capture: CaptureFrame, clients: dict[int, int]) -> str:
     suppressed_when="Batches of 1 KiB or 3 records in the median; fewer than 100 a second over 10 s (1,000 in all); a "
     "capture of less than a second; batches that are a transaction each or every other one, whose ends send them "
     "whatever linger.ms is (tiny-transactions).",
-    advice="linger.ms, one producer, the sticky partitioner.",
+    advice="linger.ms (longer than the pauses between batches of a partition), one producer, the sticky partitioner.",
     evidence="forged: 1,000 small requests in 10 s, and 900",
     rate=100,
     much=1000,
@@ -553,13 +638,13 @@ def tiny_batches(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         ):
             continue
         rate = most / seconds
-        fewer = _lingering(requested[first:past], int(at.linger_ms * 1000)) / seconds
+        linger = _helps(capture, written, some_, requested[first:past], at.linger_ms)
         who = capture.who(int(capture.client[requests[0]]), int(capture.broker[requests[0]]))
         text = f"{client(who)} sends {rate:,.0f} Produce requests a second to {who['broker']} "
         text += f"(in the {lasting(seconds * SECOND)} of the capture) " if seconds < at.window_s else ""
         text += "with "
-        text += f"{np.mean(records, where=counted):.1f} records ({size(float(np.median(sizes)))}) each; "
-        text += f"linger.ms={at.linger_ms:.0f} would make about {fewer:,.0f}."
+        text += f"{np.mean(records, where=counted):.1f} records ({size(float(np.median(sizes)))}) each"
+        text += f"; linger.ms={linger[0]:.0f} would make about {linger[1] / seconds:,.0f}." if linger else "."
         worst = int(by_time[first])
         yield Match(
             text,
@@ -571,6 +656,25 @@ def tiny_batches(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
             (int(requests[0]), worst, int(requests[-1])),
             severity="warning" if most >= at.much * at.window_s else None,
         )
+
+
+def _helps(
+    capture: CaptureFrame, written: Batches, rows: np.ndarray, requested: np.ndarray, linger_ms: float
+) -> tuple[float, int] | None:
+    """The least linger.ms, of some, that makes half of the requests or fewer, and how many; None: none does. A client
+    that lingers already sends batches of a partition no closer than that. rows: its batches; requested: times of the
+    requests in question, in order."""
+    times_, places = spill.take(capture.exchanges.request_time, written.owner[rows]), written.topic_partition[rows]
+    within = (times_ >= requested[0]) & (times_ <= requested[-1])
+    times_, order = sort_by(times_[within], np.flatnonzero(within))
+    by_place = rows_by_key(times_, places[order])
+    for linger in (linger_ms, 4 * linger_ms, 20 * linger_ms):
+        micros = int(linger * 1000)
+        of_each = sum(_lingering(some_times, micros) for some_times in by_place.values())
+        fewer = max(_lingering(requested, micros), min(of_each, len(requested)))
+        if 2 * fewer <= len(requested):
+            return linger, fewer
+    return None
 
 
 def _ended(capture: CaptureFrame, client_: int, since: int, until: int) -> int:

@@ -18,7 +18,7 @@ import numpy as np
 from kwire.analyzer.common.leader_epochs import Epochs
 from kwire.analyzer.findings.capture import SECOND, UNANSWERED, Attempt, CaptureFrame, once
 from kwire.analyzer.findings.rules import RULES, Limits, Match, limits_of, rule
-from kwire.analyzer.findings.wording import count, moment, partition_name, some
+from kwire.analyzer.findings.wording import count, listed, moment, partition_name, some
 from kwire.analyzer.frame import arrow, grouping, spill
 from kwire.analyzer.frame.frame import NULL
 from kwire.analyzer.frame.grouping import rows_by_key, split
@@ -50,6 +50,7 @@ def _losses(capture: CaptureFrame) -> Iterator[Loss]:
     ended, first, unready = capture.link_times("last_time"), capture.link_times("first_time"), _unready(capture)
     closed = np.array([end != "open" for end in capture.closed], bool) & (ended != NULL)
     closed &= ~capture.one_way  # of a broker that is not heard nobody knows when it was silent
+    closed &= ~_first_connections(capture)
     answered = capture.exchanges.response_end
     answered_by: dict[tuple[int, ...], np.ndarray] = {}  # a broker's exchanges, once somebody asks
     order = np.argsort(capture.broker_of, kind="stable")
@@ -122,6 +123,28 @@ class _Crowd:
             counts[client] -= 1
             self._both -= counts[client] == 0 and others[client] > 0
         self._spans[side] = begin, max(end, until)
+
+
+_FIRST = (
+    api_keys.API_VERSIONS,
+    api_keys.METADATA,
+    api_keys.SASL_HANDSHAKE,
+    api_keys.SASL_AUTHENTICATE,
+    api_keys.GET_TELEMETRY_SUBSCRIPTIONS,
+)
+"""APIs of a client's first connection, which it leaves once it knows the brokers."""
+
+
+def _first_connections(capture: CaptureFrame) -> np.ndarray:
+    """bool[links]: closed in order, with no other requests than those of first connections: clients leave them, maybe
+    with a question open."""
+    others = np.zeros(len(capture.closed), bool)
+    for block in spill.blocks(len(capture.exchanges.link)):
+        api = capture.exchanges.api[block]
+        others[capture.exchanges.link[block][~arrow.among(api, _FIRST)]] = True
+    in_order: np.ndarray = np.array([end == "fin" for end in capture.closed], bool)
+    result: np.ndarray = in_order & ~others
+    return result
 
 
 def _led_elsewhere(capture: CaptureFrame, time: int) -> bool:
@@ -239,8 +262,18 @@ def has_brokers_elsewhere(capture: CaptureFrame) -> bool:
 @once
 def _elsewhere(capture: CaptureFrame) -> set[str]:
     """End points that Metadata names, and no client was connected to."""
-    stated = {end_point(row["host"], row["port"]) for row in capture.table("brokers").every(["host", "port"])}
+    rows = capture.table("brokers").every(["host", "port"])
+    stated = {end for row in rows for end in ends_of(row["host"], row["port"])}
     return stated - set(capture.brokers)
+
+
+def ends_of(host: str | None, port: int | None) -> frozenset[str]:
+    """End points that an advertised address may be, as connections have them."""
+    hosts = _LOCALHOST if host == "localhost" else (host,)
+    return frozenset(end_point(address, port) for address in hosts)
+
+
+_LOCALHOST = ("127.0.0.1", "::1")
 
 
 def outcome(some: list[Attempt]) -> str:
@@ -309,6 +342,31 @@ _FETCH_SINCE_4, _PRODUCE_SINCE_4 = 4, 3
 """The lowest versions that Kafka 4 takes. It offers Produce from 0 on, for old librdkafka's sake (KAFKA-18659)."""
 
 
+def _by_node(capture: CaptureFrame, known: list[Loss]) -> Iterator[tuple[Loss, list[Loss]]]:
+    """Yield losses, each with those of other listeners of its node: ones of the same address at that second at which
+    only brokers and controllers were connected."""
+
+    def host(loss: Loss) -> str:
+        return capture.brokers[loss.broker].rpartition(":")[0]
+
+    inner = [bool(capture.between_brokers[capture.client_of[loss.links]].all()) for loss in known]
+    nodes: dict[int, list[Loss]] = {at: [] for at, is_inner in enumerate(inner) if not is_inner}
+    for at, loss in enumerate(known):
+        if not inner[at]:
+            continue
+        near = [
+            other
+            for other in nodes
+            if host(known[other]) == host(loss) and abs(known[other].time - loss.time) <= 2 * _TOGETHER_US
+        ]
+        if near:
+            nodes[min(near, key=lambda other: abs(known[other].time - loss.time))].append(loss)
+        else:
+            nodes[at] = []
+    for at in sorted(nodes):
+        yield known[at], nodes[at]
+
+
 @rule(
     "cluster",
     "broker-lost",
@@ -317,9 +375,11 @@ _FETCH_SINCE_4, _PRODUCE_SINCE_4 = 4, 3
     "6 partitions moved.",
     why="Two clients' connections that break off within a second, and a broker that is silent after, are no "
     "accident of one client.",
-    suppressed_when="The connections ended in order with nothing open, or the broker went on answering within a "
-    "second; one direction of them only was captured. How many requests had no answer is not told of connections with "
-    "holes, nor where packets are missing at all: what was lost at a connection's end leaves no hole.",
+    suppressed_when="The connections ended in order with nothing open, or were first connections, on which clients ask "
+    "for Metadata and leave; the broker went on answering within a second; one direction of them only was captured. "
+    "Listeners of the same address where only brokers were connected are told with the one of the clients. How many "
+    "requests had no answer is not told of connections with holes, nor where packets are missing at all: what was lost "
+    "at a connection's end leaves no hole.",
     advice="Read that broker's log at that second; a planned restart is meant to be orderly.",
     evidence="cluster-kraft-3.9 and cluster-zk-2.8 (SIGKILL of a leader); clients that leave in order say nothing",
     by_clock=True,
@@ -333,14 +393,16 @@ def broker_lost(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         rows_by_key(silent, capture.exchanges.link[silent]),
         sorted(moves(capture), key=lambda move: move.time),
     )
-    for loss in known:
+    for loss, listeners in _by_node(capture, known):
         clients = {int(capture.client_of[link]) for link in loss.links.tolist()}
         unanswered = [silent_of[link,] for link in loss.links.tolist() if (link,) in silent_of]
         rows = np.sort(np.concatenate([silent[:0], *unanswered]))
         open_ = len(rows)
         begin = bisect.bisect_left(in_time, loss.time - AROUND_US, key=lambda move: move.time)
         moved = in_time[begin : bisect.bisect_right(in_time, loss.time + AROUND_US, key=lambda move: move.time)]
-        text = f"{capture.brokers[loss.broker]} went away at {moment(loss.time)}: "
+        text = f"{capture.brokers[loss.broker]} went away at {moment(loss.time)}"
+        also = [capture.brokers[other.broker] for other in listeners]
+        text += f" (and {some(also)}, where only brokers were connected): " if also else ": "
         text += f"{count(len(loss.links), 'connection')} of {count(len(clients), 'client')} broke off"
         text += f", {count(open_, 'request')} had no answer" * bool(open_)
         text += f", leaders of {count(len({m.topic_partition for m in moved}), 'partition')} moved" * bool(moved)
@@ -362,10 +424,16 @@ def broker_lost(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     "leaders-moved",
     "note",
     "Leaders of 6 partitions moved between 10:01:03 and 10:01:05: orders-0, orders-1, orders-2 and 3 more.",
-    why="A fact, which explains NOT_LEADER_OR_FOLLOWER and what follows it.",
+    why="A fact, which explains NOT_LEADER_OR_FOLLOWER and what follows it. A warning where the leader of a partition "
+    "moved three times within a minute, and came back to a node that it had left: away and back is what a restart or a "
+    "preferred election does, more is back and forth.",
     suppressed_when="Their broker went away then: broker-lost tells it. The topic was made anew, as its ids say.",
-    advice="Nothing, where it was meant (a restart, a reassignment, a preferred election).",
-    evidence="cluster-*; captures of one broker say nothing",
+    advice="Nothing, where it was meant (a restart, a reassignment, a preferred election). Back and forth: something "
+    "moves it again and again (a script, a balancer, a broker that comes and goes); see who reassigns.",
+    evidence="cluster-*; captures of one broker say nothing; forged: a leader that moves three times in a minute, "
+    "away and back",
+    moves=3,
+    window_s=60,
 )
 def leaders_moved(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     lost = np.array(sorted(loss.time for loss in losses(capture)), np.int64)
@@ -377,7 +445,13 @@ def leaders_moved(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
             key = move.time
         groups[key].append(move)
         last = move.time
+    restless = _back_and_forth(rest, int(at.moves), int(at.window_s * SECOND))
+    if restless:
+        yield _restless(restless)
     for moves_of in groups.values():
+        moves_of = [move for move in moves_of if move.topic_partition not in restless]
+        if not moves_of:
+            continue
         places = sorted({move.topic_partition for move in moves_of})
         began, ended = moment(moves_of[0].time), moment(moves_of[-1].time)
         when = f"between {began} and {ended}" if began != ended else f"at {began}"
@@ -385,3 +459,48 @@ def leaders_moved(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         names = some([partition_name(where) for where in places])
         text = f"{whose} of {count(len(places), 'partition')} moved {when}: {names}."
         yield Match(text, len(moves_of), moves_of[0].time, moves_of[-1].time, {}, {"partitions": str(len(places))})
+
+
+def _back_and_forth(some_moves: list[Move], least: int, window: int) -> dict[tuple[str, int], list[Move]]:
+    """Moves by topic-partition, of those that moved so often within a time (us), and back to a node that they had
+    left."""
+    by_place: dict[tuple[str, int], list[Move]] = defaultdict(list)
+    for move in sorted(some_moves, key=lambda move: move.time):
+        by_place[move.topic_partition].append(move)
+    restless = {}
+    for where, of_place in by_place.items():
+        for begin in range(len(of_place) - least + 1):
+            near = of_place[begin : begin + least]
+            nodes = {move.after for move in near if move.after is not None} | {near[0].before}
+            if near[-1].time - near[0].time <= window and len(nodes - {None}) <= least - 1:
+                restless[where] = of_place
+                break
+    return restless
+
+
+def _restless(restless: dict[tuple[str, int], list[Move]]) -> Match:
+    """The match of leaders that move back and forth."""
+    in_order = sorted(restless.items(), key=lambda pair: (-len(pair[1]), pair[0]))
+    every = [move for _, of_place in in_order for move in of_place]
+    since, until = min(move.time for move in every), max(move.time for move in every)
+    each = []
+    for where, of_place in in_order[:3]:
+        nodes = [of_place[0].before, *(move.after for move in of_place)]
+        way = ", ".join("none" if node is None else str(node) for node in nodes[:6]) + ", ..." * (len(nodes) > 6)
+        each.append(f"{partition_name(where)} {count(len(of_place), 'time')} (nodes {way})")
+    whose = "Leaders" if len(in_order) > 1 else "The leader"
+    text = f"{whose} of {count(len(in_order), 'partition')} moved back and forth between {moment(since)} and "
+    text += f"{moment(until)}: {listed(each, len(in_order))}."
+    topic, partition = in_order[0][0]
+    place = {"topic": topic, "partition": str(partition)} if len(in_order) == 1 else {}
+    return Match(
+        text,
+        len(every),
+        since,
+        until,
+        {},
+        {"partitions": str(len(in_order)), **place},
+        severity="warning",
+        cause="something moves the leader again and again",
+        proven=False,
+    )

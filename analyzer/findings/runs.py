@@ -48,7 +48,8 @@ class Thing:
 @dataclass(frozen=True, slots=True)
 class Run:
     """Answers to one client with one error, of one API and subject. rows: exchanges, in order; cleared: a good answer
-    about the same came after the last; since, until: us."""
+    about the same came after the last; since, until: us. of: where good answers came between them, how many answers
+    there were in all from the first to the last."""
 
     client: int
     api: int
@@ -58,6 +59,7 @@ class Run:
     since: int
     until: int
     cleared: bool
+    of: int | None = None
 
     @property
     def judgement(self) -> Judgement:
@@ -132,11 +134,11 @@ def _of_partitions(capture: CaptureFrame) -> list[Run]:
     owner = spill.take(parts.owner, chosen)
     results = []
     key = spill.compute(len(chosen), np.int64, lambda block: keys(chosen[block]))
-    for packed, code, which, cleared in _runs(capture, key, bits, spill.take(parts.error, chosen), owner):
+    for packed, code, which, cleared, of in _faults(capture, key, bits, spill.take(parts.error, chosen), owner):
         client, api = packed >> bits + 10, packed >> bits & 0x3FF
         of_group, place = divmod(packed & (1 << bits) - 1, places)
         thing = Thing(groups[of_group - 1] if of_group else None, None, *capture.topic_partitions[place])
-        results.append(_run(capture, client, api, code, thing, which, cleared))
+        results.append(_run(capture, client, api, code, thing, which, cleared, of))
     return results
 
 
@@ -177,9 +179,9 @@ def _of_exchanges(capture: CaptureFrame) -> list[Run]:
     things = [replace(thing, several=number in several) for thing, number in numbers.items()]
     whole = spill.compute(len(chosen), np.int64, lambda block: (keys(chosen[block]) << 32) | about[block])
     results = []
-    for packed, code, which, cleared in _runs(capture, whole, 32, spill.take(rows.error, chosen), chosen):
+    for packed, code, which, cleared, of in _faults(capture, whole, 32, spill.take(rows.error, chosen), chosen):
         client, api = packed >> 42, (packed >> 32) & 0x3FF
-        results.append(_run(capture, client, api, code, things[packed & 0xFFFFFFFF], which, cleared))
+        results.append(_run(capture, client, api, code, things[packed & 0xFFFFFFFF], which, cleared, of))
     return results
 
 
@@ -233,11 +235,27 @@ def _single(rows: pa.Table, name: str, text: dict[str, int]) -> np.ndarray:
     return np.concatenate([encode(chunk, text) for chunk in rows.column(name).chunks])
 
 
-def _runs(
-    capture: CaptureFrame, key: np.ndarray, api_at: int, code: np.ndarray, row: np.ndarray
-) -> Iterator[tuple[int, int, np.ndarray, bool]]:
-    """(key, error, its exchanges in order of time, cleared) of runs: answers with one error between two good ones of
-    the same key, whose bits have the API from `api_at` on."""
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """Answers by key and in order of time. key int64[keys]: each key once, its bits have the API from `api_at` on;
+    starts: where its answers begin; code, row [n]: the error and the exchange of each answer; good, bad: answers
+    without an error, and with one; last_good [keys]: the last good answer of each, -1: none."""
+
+    key: np.ndarray
+    api_at: int
+    starts: np.ndarray
+    code: np.ndarray
+    row: np.ndarray
+    good: np.ndarray
+    bad: np.ndarray
+    last_good: np.ndarray
+
+    def api(self, key: int) -> int:
+        return int(self.key[key]) >> self.api_at & 0x3FF
+
+
+def _in_order(capture: CaptureFrame, key: np.ndarray, api_at: int, code: np.ndarray, row: np.ndarray) -> _Answers:
+    """Put answers in order: key, error and exchange of each."""
     answered = spill.take(capture.exchanges.response_end, row)
     if ((answered[1:] < answered[:-1]) | ((answered[1:] == answered[:-1]) & (row[1:] < row[:-1]))).any():
         in_time = np.lexsort((row, answered))
@@ -246,9 +264,23 @@ def _runs(
     number = spill.compute(len(key), np.int32, lambda block: np.searchsorted(known, key[block]).astype(np.int32))
     groups = grouping.group(number)
     order, starts, ends = groups.order, groups.starts, groups.ends
-    code = spill.take(code, order)
+    code, row = spill.take(code, order), spill.take(row, order)
     good, bad = spill.true_rows(code == 0), spill.true_rows(code != 0)
     last_good = np.append(good, -1)[np.searchsorted(good, ends) - 1]
+    return _Answers(known, api_at, starts, code, row, good, bad, last_good)
+
+
+def _runs(
+    capture: CaptureFrame, key: np.ndarray, api_at: int, code: np.ndarray, row: np.ndarray
+) -> Iterator[tuple[int, int, np.ndarray, bool]]:
+    """(key, error, its exchanges in order of time, cleared) of runs: answers with one error between two good ones of
+    the same key, whose bits have the API from `api_at` on."""
+    yield from _between_good(capture, _in_order(capture, key, api_at, code, row))
+
+
+def _between_good(capture: CaptureFrame, answers: _Answers) -> Iterator[tuple[int, int, np.ndarray, bool]]:
+    """Yield `_runs` of answers in order."""
+    starts, code, bad = answers.starts, answers.code, answers.bad
     begins = np.zeros(len(code), np.bool_)
     begins[starts] = True
     begins = spill.take(begins, bad)
@@ -258,11 +290,11 @@ def _runs(
     runs = grouping.group(stretch, spill.take(code, bad))
     firsts, pasts = runs.starts, runs.ends
     places = spill.take(bad, runs.order)
-    rows = spill.take(row, spill.take(order, places))
+    rows = spill.take(answers.row, places)
     of = np.searchsorted(starts, places[firsts], side="right") - 1
     codes, tries = code[places[firsts]], pasts - firsts
     since, until = (capture.exchanges.response_end[rows[at]] for at in (firsts, pasts - 1))
-    pair = (known[of] >> api_at & 0x3FF) << 16 | codes.astype(np.int64) & 0xFFFF
+    pair = (answers.key[of] >> answers.api_at & 0x3FF) << 16 | codes.astype(np.int64) & 0xFFFF
     is_unknown = since == NULL  # how long it lasted is not known
     for value in arrow.distinct(pair).tolist():
         same_pair = np.flatnonzero(pair == value)
@@ -271,15 +303,56 @@ def _runs(
         is_unknown[same_pair] |= _asked_for(api, error) | _lasts(grace_s, tries[same_pair], (until - since)[same_pair])
     chosen = np.flatnonzero(is_unknown)
     for at in chosen[np.argsort(places[firsts[chosen]], kind="stable")].tolist():
-        cleared = bool(last_good[of[at]] > places[pasts[at] - 1])
-        yield int(known[of[at]]), int(codes[at]), rows[firsts[at] : pasts[at]], cleared
+        cleared = bool(answers.last_good[of[at]] > places[pasts[at] - 1])
+        yield int(answers.key[of[at]]), int(codes[at]), rows[firsts[at] : pasts[at]], cleared
 
 
-def _run(capture: CaptureFrame, client: int, api: int, code: int, thing: Thing, rows: np.ndarray, cleared: bool) -> Run:
+def _faults(
+    capture: CaptureFrame, key: np.ndarray, api_at: int, code: np.ndarray, row: np.ndarray
+) -> Iterator[tuple[int, int, np.ndarray, bool, int | None]]:
+    """(key, error, its exchanges in order of time, cleared, `Run.of`) of `_runs`, and of errors that alternate with
+    good answers: all of an error, where they are a fifth of the answers or more."""
+    answers = _in_order(capture, key, api_at, code, row)
+    for run in _between_good(capture, answers):
+        yield *run, None
+    of = np.searchsorted(answers.starts, answers.bad, side="right") - 1
+    same_error = grouping.group(of, spill.take(answers.code, answers.bad))
+    for begin, end in zip(same_error.starts.tolist(), same_error.ends.tolist(), strict=True):
+        if end - begin < TRIES:
+            continue
+        at = answers.bad[np.sort(same_error.order[begin:end])]
+        number, error = int(of[same_error.order[begin]]), int(answers.code[at[0]])
+        several, api = int(at[-1] - at[0]) + 1, answers.api(number)
+        grace_s = judge(error, api_name(api)).grace_s
+        alternates = int((np.diff(at) > 1).sum()) >= _TURNS and end - begin >= _SHARE * several
+        if not alternates or not grace_s or _asked_for(api, error):
+            continue
+        refused = spill.take(answers.row, at)
+        lasted = int(capture.exchanges.response_end[refused[-1]] - capture.exchanges.response_end[refused[0]])
+        if _lasts(grace_s, len(refused), lasted):
+            yield int(answers.key[number]), error, refused, bool(answers.last_good[number] > at[-1]), several
+
+
+_TURNS: Final = 3
+"""Times that good answers come between, so that errors alternate with them."""
+_SHARE: Final = 0.2
+"""Of the answers so many have an error where they are a fault, although each run is short."""
+
+
+def _run(
+    capture: CaptureFrame,
+    client: int,
+    api: int,
+    code: int,
+    thing: Thing,
+    rows: np.ndarray,
+    cleared: bool,
+    of: int | None = None,
+) -> Run:
     times = capture.exchanges.response_end[rows]
     known = times[times != NULL]
     since, until = (int(known.min()), int(known.max())) if len(known) else (capture.span[0], capture.span[0])
-    return Run(int(client), int(api), int(code), thing, rows, since, until, cleared)
+    return Run(int(client), int(api), int(code), thing, rows, since, until, cleared, of)
 
 
 def _different(keys: Callable[[np.ndarray], np.ndarray], rows: np.ndarray) -> np.ndarray:
@@ -324,6 +397,11 @@ class Trouble:
     def answers(self) -> int:
         """Number of answers with this error."""
         return len(self.rows)
+
+    @functools.cached_property
+    def of(self) -> int | None:
+        """Number of answers in all, where good ones came between those with this error."""
+        return self.runs[0].of if len(self.runs) == 1 else None
 
     @functools.cached_property
     def longest(self) -> int:

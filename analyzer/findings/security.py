@@ -29,7 +29,8 @@ def _principal(capture: CaptureFrame, client_: int, column: str = "principal") -
 
 @once
 def _principals(capture: CaptureFrame) -> dict[tuple[str, str | None], dict[str, str | None]]:
-    rows = capture.table("clients").every(["client_id", "client_ip", "principal", "refused_principal"])
+    columns = ["client_id", "client_ip", "principal", "refused_principal", "refused_status"]
+    rows = capture.table("clients").every(columns)
     return {(row["client_ip"], row["client_id"]): row for row in rows}
 
 
@@ -52,7 +53,7 @@ def _mechanisms(capture: CaptureFrame) -> list[str | None]:
     "fewer than three, for who closed is not known, and a client may just have left.",
     advice="The secret, or the mechanism: the answer to SaslHandshake lists those there are.",
     evidence="sasl-librdkafka-4.3; forged: refused, and refused and then let in; closed on a token, and after an "
-    "answer to it",
+    "answer to it; a challenge of OAUTHBEARER without an error (RFC 7628)",
     close_s=2,
     closes=3,
 )
@@ -73,8 +74,12 @@ def authentication_failed(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         who = capture.who(trouble.client, int(capture.broker[last]))
         text = f"{who['broker']} refused the login of {client(who)}" + (f" by {name(mechanism)}" if mechanism else "")
         text += (f" as {name(principal)}" if principal else "") + f": {trouble.error}, {times(trouble)}"
+        status = _principal(capture, trouble.client, "refused_status")
+        text += f"; the challenge before it says {name(status)}" if status else ""
         text += "; it was let in after." if let_in else "."
-        yield match_of(capture, trouble, text, "warning" if let_in else None)
+        cause = f"the broker does not accept the token: {name(status)}" if status else None
+        yield match_of(capture, trouble, text, "warning" if let_in else None, cause, True if cause else None)
+    yield from _challenged(capture, {trouble.client for trouble in troubles})
     shut = _shut_out(capture, int(at.close_s * SECOND))
     into = spill.true_rows(_went_on(capture)) if shut else np.zeros(0, np.int64)
     began, ends = capture.link_times("first_time"), capture.link_times("last_time")
@@ -98,6 +103,50 @@ def authentication_failed(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
             proven=False,
             severity="note" if len(links) < at.closes else "warning" if let_in else None,
         )
+
+
+def _challenged(capture: CaptureFrame, reported: set[int]) -> Iterator[Match]:
+    """Logins by OAUTHBEARER that were refused by a challenge alone: the answer has no error, and says why."""
+    mechanisms = [(mechanism or "").upper() for mechanism in _mechanisms(capture)]
+    bearing = np.array([mechanism == "OAUTHBEARER" for mechanism in mechanisms], bool)
+    rows = capture.of_api(api_keys.SASL_AUTHENTICATE)
+    rows = rows[(capture.exchanges.error[rows] == 0) & (capture.exchanges.link[rows] < len(bearing))]
+    rows = rows[bearing[capture.exchanges.link[rows]]] if len(rows) else rows
+    if not len(rows):
+        return
+    rows = rows[(capture.column("response_bytes")[rows] >= _OF_CHALLENGES)]
+    went_on = _went_on(capture)
+    for some_rows in split(rows, capture.client[rows]):
+        client_ = int(capture.client[some_rows[0]])
+        status = _principal(capture, client_, "refused_status")
+        if status is None or client_ in reported:
+            continue
+        links = np.flatnonzero((capture.client_of == client_) & went_on)
+        answered = capture.exchanges.response_end[some_rows]
+        let_in = bool((capture.link_times("last_time")[links] > answered.max()).any())
+        who = capture.who(client_, int(capture.broker[some_rows[-1]]))
+        principal = _principal(capture, client_, "refused_principal")
+        text = f"{who['broker']} refused the login of {client(who)} by OAUTHBEARER"
+        text += (f" as {name(principal)}" if principal else "") + f" by a challenge: {name(status)}, "
+        text += f"{count(len(some_rows), 'time')}, {moment(int(answered.min()))}"
+        text += f" to {moment(int(answered.max()))}" if len(some_rows) > 1 else ""
+        text += "; it was let in after." if let_in else "."
+        yield Match(
+            text,
+            len(some_rows),
+            int(answered.min()),
+            int(answered.max()),
+            who,
+            {"mechanism": "OAUTHBEARER", "status": status},
+            tuple(some_rows[[0, 0, -1]].tolist()),
+            severity="warning" if let_in else None,
+            cause=f"the broker does not accept the token: {name(status)}",
+            proven=True,
+        )
+
+
+_OF_CHALLENGES = 36
+"""Bytes of an answer with a challenge or more; one that lets in has 24 or less."""
 
 
 def _shut_out(capture: CaptureFrame, within: int) -> dict[tuple[int, int, str], list[int]]:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import bisect
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from kwire.analyzer.findings.capture import SECOND, CaptureFrame, once
-from kwire.analyzer.findings.error_answers import EXPLANATIONS, about, claim, match_of, of, times
+from kwire.analyzer.findings.error_answers import EXPLANATIONS, claim, match_of, of, times
 from kwire.analyzer.findings.fetched import reads
 from kwire.analyzer.findings.rules import Limits, Match, rule
 from kwire.analyzer.findings.runs import Run, Trouble, runs
-from kwire.analyzer.findings.wording import client, count, lasting, name, partition_name, share
+from kwire.analyzer.findings.wording import client, count, lasting, listed, moment, name, partition_name, share
 from kwire.analyzer.frame import arrow, spill
 from kwire.analyzer.frame.frame import NULL, codes_of
 from kwire.analyzer.frame.grouping import busiest_window, first_rows, rows_by_key, sort_by, split
-from kwire.analyzer.protocol import api_keys
+from kwire.analyzer.protocol import api_keys, errors
 
 _OF_TRANSACTIONS = (
     api_keys.INIT_PRODUCER_ID,
@@ -28,8 +28,7 @@ _OF_TRANSACTIONS = (
     api_keys.TXN_OFFSET_COMMIT,
     api_keys.PRODUCE,
 )
-_FENCED = claim(_OF_TRANSACTIONS, (47, 90), every=True)
-_SEQUENCE = claim((api_keys.PRODUCE,), (45, 59), every=True)
+_FENCED = claim(_OF_TRANSACTIONS, (errors.INVALID_PRODUCER_EPOCH, errors.PRODUCER_FENCED), every=True)
 _WAITING = claim(_OF_TRANSACTIONS, (51,))
 
 
@@ -37,25 +36,30 @@ _WAITING = claim(_OF_TRANSACTIONS, (51,))
     "transactions",
     "producer-fenced",
     "error",
-    "Transactional id tx-1 is used by 2 clients (svc-a (10.0.0.4), svc-b (10.0.0.9)): 8 fencings.",
+    "Transactional id tx-1 is used by 2 clients in turn (svc-a (10.0.0.4), svc-b (10.0.0.9)): 8 fencings, 10:01:03 to "
+    "10:01:19.",
     why="Fencing is how one producer takes over from another: once is right, back and forth is two owners.",
     suppressed_when="It happened once, or to one client whose successor took over (a note); its transaction went on "
     "beyond its timeout, and nobody else was seen to take it (transaction-timed-out); producers of several "
     "transactional ids, or of none, that write one topic; KIP-890 raises the epoch of every transaction, and answers "
-    "the new one.",
+    "the new one; INVALID_PRODUCER_EPOCH of a coordinator, where no other producer was seen to take the id and the "
+    "client goes on (KIP-360).",
     advice="A transactional.id for each instance.",
-    evidence="forged: two clients fenced in turn, and one fenced once",
+    evidence="forged: two clients fenced in turn, also with INVALID_PRODUCER_EPOCH, and one fenced once; two instances "
+    "of one client",
     often=2,
 )
 def producer_fenced(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     by_id: dict[tuple[str | None, str, int], list[tuple[Run, list[int]]]] = defaultdict(list)
     for run in runs(capture):
-        # An epoch that is refused and raised again by the same producer is KIP-360, and passes.
-        if not (_FENCED(run) and (run.code == 90 or run.lasting)):
+        if not _FENCED(run):
             continue
         by_transaction: dict[str | None, list[int]] = defaultdict(list)
         for row, transaction in zip(run.rows.tolist(), _transaction_of(capture, run.rows), strict=True):
-            by_transaction[run.thing.transaction or transaction].append(row)
+            transaction = run.thing.transaction or transaction
+            # An epoch that is refused and raised again by the same producer is KIP-360, and passes.
+            if run.code == errors.PRODUCER_FENCED or run.lasting or _fenced_by(capture, transaction, row) is not None:
+                by_transaction[transaction].append(row)
         for transaction, own_rows in by_transaction.items():
             # Who has no transactional id shares none: another client is another producer.
             of_client = -1 if transaction is not None else run.client
@@ -64,12 +68,25 @@ def producer_fenced(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     for (transaction, topic, _), some in by_id.items():
         rows = arrow.distinct(np.array([row for _, own_rows in some for row in own_rows]))
         clients = sorted({run.client for run, _ in some})
-        many = len(clients) > 1 and len(rows) >= at.often
+        owners, in_turn = _turns(capture, transaction, rows)
+        many = (len(clients) > 1 or in_turn) and len(rows) >= at.often
+        if not many:  # then by what says so itself: an epoch that a coordinator refuses once may be raised again
+            some = [(run, own_rows) for run, own_rows in some if run.code == errors.PRODUCER_FENCED or run.lasting]
+            rows = arrow.distinct(np.array([row for _, own_rows in some for row in own_rows], np.int64))
+            clients = sorted({run.client for run, _ in some})
+            if not some:
+                continue
         what = f"Transactional id {name(transaction)}" if transaction is not None else f"A producer of {name(topic)}"
         named = ", ".join(client(capture.who(client_number)) for client_number in clients[:3])
         fenced, cause = f"{named} was fenced {count(len(rows), 'time')}", "another producer took over"
+        answered = capture.exchanges.response_end[rows]
+        since, until = int(answered.min()), int(answered.max())
         if many:
-            text = f"{what} is used by {count(len(clients), 'client')} ({named}): {count(len(rows), 'fencing')}."
+            of = sorted({*clients, *owners})
+            users = f"{count(len(of), 'client')} in turn" if len(of) > 1 else "several producers of one client in turn"
+            everybody = listed([client(capture.who(client_number)) for client_number in of[:3]], len(of))
+            text = f"{what} is used by {users} ({everybody}): {count(len(rows), 'fencing')}, {moment(since)} to "
+            text += f"{moment(until)}."
             cause = "several owners of one transactional id"
         elif transaction is not None and _taken_by(capture, transaction) == set(clients):
             if transaction in late:
@@ -78,12 +95,11 @@ def producer_fenced(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
             cause = "its transaction timed out"
         else:
             text = f"{what} was taken over: {fenced}."
-        answered = capture.exchanges.response_end[rows]
         yield Match(
             text,
             len(rows),
-            int(answered.min()),
-            int(answered.max()),
+            since,
+            until,
             capture.who(clients[0]),
             {"transactional_id": transaction},
             tuple(rows[[0, 0, -1]].tolist()),
@@ -91,6 +107,56 @@ def producer_fenced(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
             cause=cause,
             proven=False,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Owner:
+    """A producer that took a transactional id by a successful InitProducerId: when it was answered, us."""
+
+    time: int
+    client: int
+    link: int
+
+
+@once
+def _owners(capture: CaptureFrame) -> dict[str, list[_Owner]]:
+    """Producers that took each transactional id, in order of time."""
+    codes, ids = capture.table("exchanges").text("transactional_id")
+    rows, inits = capture.exchanges, capture.of_api(api_keys.INIT_PRODUCER_ID)
+    successful = inits[(codes[inits] >= 0) & (rows.error[inits] == 0) & (rows.response_end[inits] != NULL)]
+    owners: dict[str, list[_Owner]] = defaultdict(list)
+    for row in successful[np.argsort(rows.response_end[successful], kind="stable")].tolist():
+        owner = _Owner(int(rows.response_end[row]), int(capture.client[row]), int(rows.link[row]))
+        owners[ids[codes[row]]].append(owner)
+    return owners
+
+
+def _fenced_by(capture: CaptureFrame, transaction: str | None, row: int) -> _Owner | None:
+    """Return the other producer that owned the id when an exchange was refused, or None."""
+    if transaction is None:
+        return None
+    owners = _owners(capture).get(transaction, [])
+    at = bisect.bisect_right(owners, int(capture.exchanges.response_end[row]), key=lambda owner: owner.time)
+    if not at:
+        return None
+    last, link = owners[at - 1], int(capture.exchanges.link[row])
+    if last.client != int(capture.client[row]):
+        return last
+    # Another process of the same name: it has taken the id on another connection, while this one has its own still.
+    other = last.link != link and any(owner.link == link for owner in owners[: at - 1])
+    return last if other else None
+
+
+def _turns(capture: CaptureFrame, transaction: str | None, rows: np.ndarray) -> tuple[set[int], bool]:
+    """Clients that took an id from those that were fenced in some exchanges, and whether one that was fenced took it
+    again (two processes in turn), and not once for all."""
+    takers = [_fenced_by(capture, transaction, row) for row in rows.tolist()]
+    known = [owner for owner in takers if owner is not None]
+    owners = _owners(capture).get(transaction or "", [])
+    of = [owner.client for owner in owners]
+    back = any(of[at] == of[at + 2] != of[at + 1] for at in range(len(of) - 2))
+    of_one = len({owner.link for owner in known}) > 1 and len(set(of)) == 1
+    return {owner.client for owner in known}, back or of_one
 
 
 def _transaction_of(capture: CaptureFrame, rows: np.ndarray) -> list[str | None]:
@@ -115,70 +181,42 @@ def _topic(run: Run) -> str:
 
 @rule(
     "transactions",
-    "sequence-gap",
-    "error",
-    "svc-a (10.0.0.4) was refused for t-3: OUT_OF_ORDER_SEQUENCE_NUMBER (45), 2 times, 10:01:03 to 10:01:04; records "
-    "may be lost.",
-    why="librdkafka stops for good, Java drops the batch and goes on: one is an outage or a hole.",
-    suppressed_when="The batch was sent behind one that failed: then this is the expected echo.",
-    advice="Unclean election, retention or DeleteRecords under the producer, a broker restarted with old state.",
-    evidence="forged: a gap by itself, and one behind a failed batch",
-)
-def sequence_gap(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
-    for trouble in of(capture, _SEQUENCE, lasting=False):
-        rows = [row for row in trouble.rows.tolist() if not _behind(capture, row, trouble.topic_partitions)]
-        if not rows or (trouble.code == 59 and not any(run.lasting for run in trouble.runs)):
-            continue
-        text = f"{client(capture.who(trouble.client))} was refused{about(trouble)}: {trouble.error}, {times(trouble)}; "
-        yield match_of(capture, trouble, f"{text}records may be lost.")
-
-
-def _behind(capture: CaptureFrame, row: int, places: list[tuple[str, int]]) -> bool:
-    """Whether a request was sent before an earlier one of the same connection to those partitions was answered, and
-    failed."""
-    rows, failed = capture.exchanges, _failed(capture)
-    # Whatever failed while this one was on its way, or just before, leaves a hole before it.
-    recent = rows.request_time[row] - SECOND
-    return any(
-        exchange < rows.exchange[row] and answered >= recent
-        for where in places
-        for exchange, answered in failed.get((int(rows.link[row]), where), ())
-    )
-
-
-def _failed(capture: CaptureFrame) -> dict[tuple[int, tuple[str, int]], list[tuple[int, int]]]:
-    """(ordinal, time of the answer) of failed requests, by connection and topic-partition. Computed once."""
-    if "failed" not in capture.memo:
-        rows, parts = capture.exchanges, capture.partitions
-        failures = defaultdict(list)
-        for part in np.flatnonzero((parts.owner >= 0) & (parts.error > 0)).tolist():
-            owner = int(parts.owner[part])
-            key = int(rows.link[owner]), capture.topic_partitions[parts.topic_partition[part]]
-            failures[key].append((int(rows.exchange[owner]), int(rows.response_end[owner])))
-        capture.memo["failed"] = failures
-    cached: dict[tuple[int, tuple[str, int]], list[tuple[int, int]]] = capture.memo["failed"]
-    return cached
-
-
-@rule(
-    "transactions",
     "hanging-transaction",
     "error",
     "The last stable offset of t-0 stands at 4,410 since 22 min, while its end moved to 91,000: readers of committed "
     "data are stuck.",
     why="The coordinator must abort at the transaction's timeout, and looks for such every 10 s: beyond it nothing "
     "will. The timeout is what InitProducerId said of the transactions of that partition; 15 min, the most that "
-    "brokers allow unless told otherwise, where none was seen.",
-    suppressed_when="The log did not grow; the offset moved within that time.",
+    "brokers allow unless told otherwise, where none was seen. Before the timeout it is a warning where a captured "
+    "reader of committed data waits at its first offset, and nothing was written in it for 10 s and five times as long "
+    "as its producer's earlier transactions lasted (20 s where none was seen). A note: half of that, or nobody was "
+    "seen to wait.",
+    suppressed_when="The log did not grow; the offset moved within that time; its producer writes on in it.",
     advice="Find the producer (DescribeProducers), abort it (kafka-transactions.sh, KIP-664); 4.0 prevents it "
-    "(KIP-890).",
+    "(KIP-890). Where the timeout has not passed: restart the producer, which ends what it left open, and see why it "
+    "stands still.",
     evidence="forged: a stable offset that stands for 16 min, and for 14; for 80 s where transactions may last 60, and "
-    "for 70",
+    "for 70; a reader that waits for a transaction in which nothing is written for 21 s; a real producer that stops in "
+    "the middle",
     timeout_s=900,
     slack_s=15,
+    silent_s=10,
+    alone_s=20,
+    longer=5,
     by_clock=True,
 )
 def hanging(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    beyond = list(_beyond_timeout(capture, at))
+    yield from beyond
+    reported = {(match.what["topic"], match.what["partition"]) for match in beyond}
+    for open_ in _left_open(capture):
+        match = _holding(capture, open_, at, reported)
+        if match is not None:
+            yield match
+
+
+def _beyond_timeout(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    """Topic-partitions whose last stable offset stands for longer than a transaction may last."""
     timeouts = _timeouts(capture)
     shortest = min(at.timeout_s, min(timeouts.values(), default=int(1e18)) / SECOND + at.slack_s)
     if capture.span[1] - capture.span[0] < shortest * SECOND:
@@ -209,6 +247,156 @@ def hanging(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
             cause="a transaction that nobody ends",
             proven=True,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """A transaction that is open at the end of the capture, and in which nothing is written any more. last: when its
+    producer last spoke of it, us; row: that exchange; usual: how long its producer's longest other one lasted, us
+    (None: none was seen); places: the topic-partitions that it holds; first: its first offset in them, where known."""
+
+    transaction: str
+    began: int
+    last: int
+    row: int
+    usual: int | None
+    timeout_ms: int | None
+    places: tuple[tuple[str, int], ...]
+    first: Mapping[tuple[str, int], int]
+
+
+@once
+def _left_open(capture: CaptureFrame) -> list[Open]:
+    """Open transactions, each with the topic-partitions of which it is the oldest open one."""
+    table = capture.table("transactions")
+    outcome, outcomes = table.text("outcome")
+    chosen = np.flatnonzero(arrow.among(outcome, codes_of(outcomes, "open"))) if len(table) else np.zeros(0, np.int64)
+    if not len(chosen):
+        return []
+    columns = ["transactional_id", "began", "timeout_ms", "partitions"]
+    some = [row for row in table.rows(chosen, columns) if row["transactional_id"] and row["began"] is not None]
+    oldest: dict[tuple[str, int], str] = {}
+    for row in sorted(some, key=lambda row: int(row["began"])):
+        for partition in row["partitions"] or ():
+            oldest.setdefault((partition["topic"], partition["partition"]), row["transactional_id"])
+    codes, ids = capture.table("exchanges").text("transactional_id")
+    whose, names = table.text("transactional_id")
+    lasted = table["duration_us"]
+    rows, opened = capture.exchanges, []
+    for row in some:
+        transaction, began = row["transactional_id"], int(row["began"])
+        own_rows = spill.true_rows(arrow.among(codes, codes_of(ids, transaction)))
+        own_rows = own_rows[rows.request_time[own_rows] >= began]
+        if not len(own_rows):
+            continue
+        last = int(own_rows[rows.request_time[own_rows].argmax()])
+        others = lasted[arrow.among(whose, codes_of(names, transaction))]
+        others = others[others != NULL]
+        places = tuple(place for place, holder in oldest.items() if holder == transaction)
+        opened.append(
+            Open(
+                transaction,
+                began,
+                int(rows.request_time[last]),
+                last,
+                int(others.max()) if len(others) else None,
+                row["timeout_ms"],
+                places,
+                _first_offsets(capture, own_rows),
+            )
+        )
+    return opened
+
+
+def _first_offsets(capture: CaptureFrame, own_rows: np.ndarray) -> dict[tuple[str, int], int]:
+    """The least offset at which Produce requests stored records, by topic-partition."""
+    parts, offset = capture.partitions, capture.table("partitions")["offset"]
+    produced = own_rows[capture.exchanges.api[own_rows] == api_keys.PRODUCE]
+    chosen = spill.true_rows(arrow.among(parts.owner, produced)) if len(produced) else produced
+    first: dict[tuple[str, int], int] = {}
+    for part in chosen[(parts.error[chosen] == 0) & (offset[chosen] >= 0)].tolist():
+        place = capture.topic_partitions[parts.topic_partition[part]]
+        first[place] = min(first.get(place, 1 << 62), int(offset[part]))
+    return first
+
+
+def _holding(
+    capture: CaptureFrame, open_: Open, at: Limits, reported: set[tuple[str | None, str | None]]
+) -> Match | None:
+    """The match of an open transaction that its producer left, and those who wait for it."""
+    end = capture.span[1]
+    silent = end - open_.last
+    least = at.silent_s if open_.usual is not None else at.alone_s
+    enough = max(least * SECOND, at.longer * (open_.usual or 0))
+    places = [place for place in open_.places if (place[0], str(place[1])) not in reported]
+    if silent < enough / 2 or not places:
+        return None
+    waiting = [(place, *held) for place in places if (held := _waiting(capture, open_, place)) is not None]
+    if not waiting and silent < enough:
+        return None
+    who = capture.who(int(capture.client[open_.row]))
+    text = f"The transaction of {name(open_.transaction)} that {client(who)} began at {moment(open_.began)} stays "
+    text += f"open, and nothing was written in it for {lasting(silent)}"
+    readers = sorted({reader for _, readers, _, _ in waiting for reader in readers})
+    if waiting:
+        named = listed([client(capture.who(reader)) for reader in readers[:3]], len(readers))
+        text += f": {named} {'waits' if len(readers) == 1 else 'wait'} at "
+        stands = [
+            f"{offset:,} of {partition_name(place)} ({count(behind, 'offset')} behind it)"
+            for place, _, offset, behind in waiting[:3]
+        ]
+        text += listed(stands, len(waiting))
+    else:
+        text += f": readers of committed data cannot pass it in {partition_name(places[0])}"
+        text += f" and {len(places) - 1} more" if len(places) > 1 else ""
+    if open_.timeout_ms is not None:
+        text += f"; it is aborted after {lasting(open_.timeout_ms * 1000)} (transaction.timeout.ms)"
+    topic = ",".join(sorted({topic for topic, _ in places}))
+    what = {
+        "transactional_id": open_.transaction,
+        "topic": topic,
+        "partition": ",".join(str(partition) for _, partition in places[:20]),
+        "readers": ",".join(str(capture.clients[reader][1]) for reader in readers[:20]) or None,
+    }
+    return Match(
+        f"{text}.",
+        max(sum(behind for *_, behind in waiting), 1),
+        open_.began,
+        end,
+        who,
+        what,
+        (open_.row,),
+        severity="warning" if waiting and silent >= enough else "note",
+        cause="the producer stands still in an open transaction",
+        proven=bool(waiting) and all(open_.first.get(place) == offset for place, _, offset, _ in waiting),
+    )
+
+
+def _waiting(capture: CaptureFrame, open_: Open, place: tuple[str, int]) -> tuple[list[int], int, int] | None:
+    """Readers of committed data that wait for a transaction in a topic-partition: they, the offset at which they
+    stand, and how many offsets lie behind it. None: nobody was seen to wait."""
+    read = reads(capture)
+    if place not in capture.topic_partitions:
+        return None
+    number = capture.topic_partitions.index(place)
+    chosen = spill.true_rows((read.topic_partition == number) & (read.stable >= 0) & (read.time > open_.last))
+    chosen = chosen[capture.column("isolation_level")[read.owner[chosen]] == _READ_COMMITTED]
+    if not len(chosen):
+        return None
+    stable, end = int(read.stable[chosen[-1]]), int(read.end[chosen].max())
+    same = chosen[read.stable[chosen] == stable]
+    stands = 2 * int(read.time[same[-1]] - read.time[same[0]]) >= capture.span[1] - open_.last
+    if not stands or end <= stable or open_.first.get(place, stable) != stable:
+        return None  # another transaction, which is older, holds it
+    readers = [
+        int(capture.client[read.owner[rows[0]]])
+        for rows in split(chosen, capture.client[read.owner[chosen]])
+        if read.at[rows[-1]] >= stable
+    ]
+    return (readers, stable, end - stable) if readers else None
+
+
+_READ_COMMITTED = 1
 
 
 def _timeouts(capture: CaptureFrame) -> dict[tuple[str, int], int]:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from kwire.analyzer.analysis.cluster_metadata import Brokers
 from kwire.analyzer.analysis.connections import EndedConnections
 from kwire.analyzer.analysis.summary import MOST_COUNTED, CaptureStats, Summary
 from kwire.analyzer.analysis.zookeeper import Requests
@@ -32,6 +33,8 @@ CUT: Final = (
 )
 MOST_ATTEMPTS: Final = 1000
 """Pairs of client and server whose failed connection attempts `_kwire.json` lists."""
+MOST_ADVERTISED: Final = 1000
+"""Addresses that brokers advertise which `_kwire.json` lists, with the end points that say so."""
 USUAL_PORT: Final = 9092
 """Port at which brokers listen by default: attempts there count even where no Kafka was seen at all."""
 
@@ -63,6 +66,7 @@ def point_result(
     summary: Summary,
     ended: EndedConnections,
     zookeeper: Requests,
+    brokers: Brokers,
     means: bool,
     early_rows: int,
     passed: tuple[int, int] | None,
@@ -71,6 +75,8 @@ def point_result(
     entry = {**_entry(point, stats), "meaning": means}
     if failed := list(_failed(attempts, ended.ports)):
         entry["attempts"] = failed[:MOST_ATTEMPTS]
+    if advertised := brokers.advertised():
+        entry["advertised"] = advertised[:MOST_ADVERTISED]
     if ended.decrypted:
         entry["decrypted"] = True
     if ended.otherwise:

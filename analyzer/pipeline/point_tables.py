@@ -218,6 +218,7 @@ class PointTables(Sink[Rows]):
             summary=self.summary,
             ended=self._ended,
             zookeeper=self._zookeeper,
+            brokers=self._brokers,
             means=self._options.means,
             early_rows=self.analysis.early_rows,
             passed=(self.selection.matched, self.selection.seen) if self._options.filter is not None else None,

@@ -358,6 +358,7 @@ _OF_BATCHES: Final = {
     "record_count": b.B_COUNT,
     "batch_bytes": b.B_SIZE,
     "uncompressed_bytes": b.B_UNCOMPRESSED,
+    "crc": b.B_CRC,
 }
 """Columns of `batches` that rows of batches have as they are."""
 _OF_ROWS: Final = {

@@ -10,7 +10,6 @@ import datetime
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +25,9 @@ from kwire.analyzer.frame.grouping import OrdinalIndex
 from kwire.analyzer.frame.parquet import StoredFrame
 from kwire.analyzer.protocol.error_severity import judge
 from kwire.analyzer.story.events import WHY, Event, Row, count, error, later, places, some, span, who, within
-from kwire.analyzer.story.sources import EXCHANGE_COLUMNS, Source
+from kwire.analyzer.story.partition_answers import NEVER, NO_TIMES, After, Afters, PartitionAnswers
+from kwire.analyzer.story.refused_batches import refused_batches
+from kwire.analyzer.story.sources import EXCHANGE_COLUMNS, Source, names_in
 
 _RUN_US, _SOON_US = 60_000_000, 2_000_000
 """Refusals farther apart than the first are separate events; nearer than the second they are one event."""
@@ -37,6 +38,8 @@ _FETCHER = re.compile(r"broker-\d+-fetcher-\d+")
 _TOO_LONG_US = 5_000_000
 _LEADER = (5, 6, 74, 75, 76)
 """Errors of partitions whose leader moved or is missing."""
+_OF_CONTENT = (2, 10, 18, 32, 87)
+"""Errors of a batch for what it holds: it is refused whenever it comes."""
 
 
 def events(source: Source) -> Iterator[Event]:
@@ -77,6 +80,7 @@ def _connections(source: Source) -> Iterator[Event]:
 def _traffic(source: Source) -> Iterator[Event]:
     """Events of writing to and reading from each topic, by client."""
     by_topic: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+    refusals = refused_batches(source)
     for row in _carried(source):
         topic = row["topic"] or source.topics.get(row["topic_id"] or "", row["topic_id"])
         by_topic[row["client_id"], row["client_ip"], row["api"], topic].append({**row, "topic": topic})
@@ -97,7 +101,7 @@ def _traffic(source: Source) -> Iterator[Event]:
         else:
             text = f"could not write {where}" if refused else f"sent {where}"
         if verb == "wrote":
-            text += f"; refused: {_much(refused)}" if refused else ""
+            text += f"; refused: {_much(refusals.get((client, ip, topic), refused))}" if refused else ""
             text += f"; no answer seen: {_much(unanswered)}" if any(row["bytes"] for row in unanswered) else ""
         inside = (topic or "").startswith("__") or _FETCHER.fullmatch(client or "") is not None
         weight = 3 if not amount else 6 if inside else 27
@@ -215,6 +219,7 @@ def _refusals(source: Source) -> Iterator[Event]:
     bad = _refused(source, exchanges)
     if not len(bad):
         return
+    by_partition = PartitionAnswers(source, bad, exchanges)
     codes = {name: spill.take(exchanges.text(name).codes, bad) for name in _WHOSE}
     texts = {name: exchanges.text(name).values for name in _WHOSE}
     begun, ended = (spill.take(exchanges[name], bad) for name in times)
@@ -222,40 +227,63 @@ def _refusals(source: Source) -> Iterator[Event]:
     topic, topics = _first_topics(source, stored, bad)
     clients = sorted({_text(texts["client_id"], code) or "" for code in arrow.distinct(codes["client_id"]).tolist()})
     apis = sorted(texts["api"][code] for code in arrow.distinct(codes["api"]).tolist() if code >= 0)
-    successes = _Successes(
-        source,
-        source.table(
-            "exchanges",
-            ("client_id", "client_ip", "api", "topics", "broker_ip", "broker_port", "response_end"),
-            ~pc.is_valid(pc.field("error"))
-            & pc.is_valid(pc.field("response_end"))
-            & pc.field("api").isin(apis)
-            & (pc.field("client_id").isin(clients) | ~pc.is_valid(pc.field("client_id"))),
-        ),
+    good = source.table(
+        "exchanges",
+        ("client_id", "client_ip", "api", "topics", "broker_ip", "broker_port", "response_end", "connection"),
+        ~pc.is_valid(pc.field("error"))
+        & pc.is_valid(pc.field("response_end"))
+        & pc.field("api").isin(apis)
+        & (pc.field("client_id").isin(clients) | ~pc.is_valid(pc.field("client_id"))),
     )
+    successes = _Successes(source, _let_in(source, good) if "SaslAuthenticate" in apis else good)
     in_time = np.argsort(begun, kind="stable")
     keys = [*(codes[name] for name in _WHOSE[:3]), topic, *(codes[name] for name in _WHOSE[3:])]
     groups = grouping.group(*(key[in_time] for key in keys))
     order, starts, ends = groups.order, groups.starts, groups.ends
     order = in_time[order]
-    runs: list[tuple[int, int, int, _After | None]] = []  # the first, the last, how many, what came next
+    runs: list[_Run] = []
     heads = order[starts]
     for at in np.lexsort((heads, begun[heads])).tolist():
         run_rows = order[starts[at] : ends[at]]
         head = int(run_rows[0])
         key = (*(_text(texts[name], int(codes[name][head])) for name in _WHOSE[:3]), _text(topics, int(topic[head])))
         when = ended[run_rows]
-        after = successes.after(key, when)
+        after = by_partition.after(run_rows, when)
+        known = successes.times(key)
+        if after is None:
+            after = successes.after(key, when)
+        else:
+            known = by_partition.times(run_rows)
         gap = np.diff(when)
         # The same trouble as the error before: soon after it, or later and nothing went well between (what goes well
         # at once may be about another partition).
         goes_on = (gap < _SOON_US) | ((gap < _RUN_US) & (after.time[:-1] >= when[1:]))
         begins = np.flatnonzero(np.append(True, ~goes_on))
         for begin, past in zip(begins.tolist(), [*begins[1:].tolist(), len(run_rows)], strict=True):
-            runs.append((int(run_rows[begin]), int(run_rows[past - 1]), past - begin, after.of(past - 1)))
-    rows = source.picked(stored, bad[[first for first, *_ in runs]], EXCHANGE_COLUMNS)
-    for row, (first, last, many, then) in zip(rows, runs, strict=True):
-        yield _refusal(source, row, moment(int(ended[first])), moment(int(ended[last])), many, then)
+            between = np.diff(np.searchsorted(known, when[[begin, past - 1]]))
+            first, last = int(run_rows[begin]), int(run_rows[past - 1])
+            runs.append(_Run(first, last, past - begin, int(between[0]), after.of(past - 1)))
+    rows = source.picked(stored, bad[[run.first for run in runs]], EXCHANGE_COLUMNS)
+    for row, run in zip(rows, runs, strict=True):
+        yield _refusal(source, row, moment(int(ended[run.first])), moment(int(ended[run.last])), run)
+
+
+class _Run(NamedTuple):
+    """A run of refusals: the first, the last, and how many there are; successes between them, and the next one."""
+
+    first: int
+    last: int
+    many: int
+    between: int
+    then: After | None
+
+
+def _let_in(source: Source, good: pa.Table) -> pa.Table:
+    """Leave out steps of a login that did not let its client in: nothing else was answered on the connection."""
+    is_other = ~pc.field("api").isin(["ApiVersions", "SaslHandshake", "SaslAuthenticate"])
+    went_on = names_in(source.dataset.exchanges, "connection", is_other & pc.is_valid(pc.field("response_end")))
+    step = pc.equal(good["api"], "SaslAuthenticate")
+    return good.filter(pc.or_(pc.invert(step), pc.is_in(good["connection"], pa.array(sorted(went_on), pa.string()))))
 
 
 def _refused(source: Source, exchanges: Frame) -> np.ndarray:
@@ -294,33 +322,6 @@ def _firsts(lists: pa.Array, known: dict[str, int]) -> np.ndarray:
     return np.append(encode(lists.values, known), np.int32(-1))[np.where(np.diff(ends) > 0, ends[:-1], -1)]
 
 
-class _After(NamedTuple):
-    """The next success: its time, and its broker (address and port)."""
-
-    time: datetime.datetime
-    ip: str
-    port: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Afters:
-    """The next successes after many times; `time` int64: `_NEVER` where nothing did; broker int64[2, n]."""
-
-    time: np.ndarray
-    broker: np.ndarray
-    ips: list[str]
-    ports: list[int]
-
-    def of(self, at: int) -> _After | None:
-        """The next success after one time, or None."""
-        if self.time[at] == _NEVER:
-            return None
-        return _After(moment(int(self.time[at])), self.ips[self.broker[0, at]], self.ports[self.broker[1, at]])
-
-
-_NEVER = np.iinfo(np.int64).max
-
-
 class _Successes:
     """Times and brokers of successful requests by client, address, API and first topic (None: without topics, as in a
     fetch session)."""
@@ -353,18 +354,22 @@ class _Successes:
             here = order[head:tail]
             self._found[key] = times[here], np.stack([ips[here], ports[here]])
 
-    def after(self, key: tuple[Any, ...], times: np.ndarray) -> _Afters:
+    def times(self, key: tuple[Any, ...]) -> np.ndarray:
+        """Times (us) of those about the same, in order."""
+        return self._found.get(key, (NO_TIMES,))[0]
+
+    def after(self, key: tuple[Any, ...], times: np.ndarray) -> Afters:
         """The first after each time (us)."""
-        when = np.full(len(times), _NEVER, np.int64)
+        when = np.full(len(times), NEVER, np.int64)
         broker = np.zeros((2, len(times)), np.int64)
         for topic_key in (key, (*key[:3], None)):
             if topic_key in self._found:
                 known, brokers = self._found[topic_key]
                 at = np.searchsorted(known, times, side="right")
-                sooner = np.flatnonzero(np.append(known, _NEVER)[at] < when)
+                sooner = np.flatnonzero(np.append(known, NEVER)[at] < when)
                 when[sooner] = known[at[sooner]]
                 broker[:, sooner] = brokers[:, at[sooner]]
-        return _Afters(when, broker, self._ips, self._ports)
+        return Afters(when, broker, self._ips, self._ports)
 
 
 def _coded(column: pa.Array) -> tuple[np.ndarray, list[Any]]:
@@ -373,25 +378,28 @@ def _coded(column: pa.Array) -> tuple[np.ndarray, list[Any]]:
     return coded.indices.to_numpy(), coded.dictionary.to_pylist()
 
 
-def _refusal(
-    source: Source, first: Row, since: datetime.datetime, until: datetime.datetime, many: int, then: _After | None
-) -> Event:
-    """A run of refusals: the first of them, when the first and the last came, how many there are."""
+def _refusal(source: Source, first: Row, since: datetime.datetime, until: datetime.datetime, run: _Run) -> Event:
+    """A run of refusals: the first of them, when the first and the last came, and what came next."""
+    many, then = run.many, run.then
     topics = tuple(first["topics"] or ())
     about = f" of {some(topics)}" if topics else f" of group {first['group_id']}" if first["group_id"] else ""
     about += " or some of these" if len(topics) > 1 else ""  # the exchange has one error for all
     name = first["error"]
     why = WHY.get(name) or judge(first["error_code"], first["api"]).why.rstrip(".")
     times = f" {many:,} times{within(since, until)}" if many > 1 else ""
+    times += f" ({many:,} of {many + run.between:,})" if run.between else ""
     api = first["api"] or "a request"
     text = f"was refused {api}{about}{times}: {error(first['error_code'], name)}, {why[:1].lower() + why[1:]}"
     kind = judge(first["error_code"], first["api"]).kind
-    if then is not None:
+    if first["error_code"] in _OF_CONTENT:
+        pass  # what succeeds later is another batch
+    elif then is not None:
         elsewhere = (first["broker_ip"], first["broker_port"]) != then[1:]
         text += f"; it succeeded {later(until, then.time)}"
         text += f" at {source.broker(then.ip, then.port)}" if elsewhere else ""
     elif kind in ("bad", "transient"):
-        text += "; it did not succeed any more in this capture"
+        text += "; after its last success " if run.between else "; "
+        text += "it did not succeed any more in this capture"
     weight = _WEIGHT[kind]
     lasted = (until - since) // datetime.timedelta(microseconds=1)
     if kind == "transient" and (lasted > _TOO_LONG_US or (then is None and many > 1)):

@@ -26,8 +26,10 @@
 -- crc_ok: The checksum is right; null where bytes are missing.
 -- partial: Cut off: at the end of a fetch, or (then `reason` says so) by the capture.
 -- reason: What is wrong, or why records are missing from the table `records`.
+-- crc: The checksum that it says: two batches of another checksum hold other records.
 SELECT /*+ BROADCAST(named) */ b.capture, b.connection, b.exchange, b.reply, coalesce(b.topic, named.topic,
   b.topic_id) AS topic, b.topic_id, b.partition, b.side, b.base_offset, b.magic, b.codec, b.timestamp_type,
   b.is_transactional, b.is_control, b.producer_id, b.producer_epoch, b.base_sequence, b.record_count, b.batch_bytes,
-  b.uncompressed_bytes, b.first_timestamp, b.last_timestamp, b.delete_horizon, b.crc_ok, b.partial, b.reason
+  b.uncompressed_bytes, b.first_timestamp, b.last_timestamp, b.delete_horizon, b.crc_ok, b.partial, b.reason,
+  b.crc
 FROM batches AS b LEFT JOIN named_topics AS named ON named.topic_id = b.topic_id

@@ -33,6 +33,7 @@ class Forged:
     unrecognised: list[dict[str, Any]] = field(default_factory=list)
     meaning: bool = False
     attempts: list[dict[str, Any]] = field(default_factory=list)
+    advertised: list[dict[str, Any]] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
 
     def add(self, table: str, **columns: Any) -> None:
@@ -112,6 +113,7 @@ class Forged:
             "files": [{"name": self.capture, "size": 1000}],
             "meaning": self.meaning,
             **({"attempts": self.attempts} if self.attempts else {}),
+            **({"advertised": self.advertised} if self.advertised else {}),
             **self.facts,
         }
         with dataset.Writer(self.path) as writer:

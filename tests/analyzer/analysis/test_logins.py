@@ -109,3 +109,21 @@ def test_clients_that_share_an_id_and_log_in_under_several_names_have_none(tmp_p
     alice, bob = (f"\0{name}\0secret".encode() for name in ("alice", "bob"))
     assert principal(tmp_path, "PLAIN", [(alice, b"", 0), (alice, b"", 0)]) == "alice"
     assert principal(tmp_path, "PLAIN", [(alice, b"", 0), (bob, b"", 0), (bob, b"", 0)]) is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "status"),
+    [
+        (b'{"status":"invalid_token","scope":"a"}', 0, "invalid_token"),
+        (b'{"scope":"a"}', 0, "unknown"),
+        (b'{"status":"two words"}', 0, "unknown"),
+        (b"{not json", 0, None),
+        (b"", 0, None),
+        (b'{"status":"invalid_token"}', 58, None),
+    ],
+)
+def test_a_challenge_without_an_error_is_a_refusal(
+    answer: bytes, error: int, status: str | None, tmp_path: Path
+) -> None:
+    """As brokers answer a token that they do not accept (RFC 7628, section 3.2.2)."""
+    assert principal(tmp_path, "OAUTHBEARER", [(bearer({"sub": "svc-a"}), answer, error)], "refused_status") == status

@@ -313,6 +313,19 @@ def test_an_open_transaction_is_fenced_by_who_takes_the_id() -> None:
     assert script.outcomes() == [("fenced", "a", "b@10.0.0.1"), ("committed", "b", None)]
 
 
+def test_who_is_fenced_keeps_its_own_timeout() -> None:
+    script = Script()
+    script.producer.took(script.event("a", epoch=0), -1, 30_000)
+    script.producer.took(script.event("b", epoch=1), -1, 60_000)
+    script.add("a", error=47)
+    script.add("b", 1)
+    script.end("b", epoch=1)
+    assert [(transaction.who[0], transaction.timeout_ms) for transaction in script.finish()] == [
+        ("a", 30_000),
+        ("b", 60_000),
+    ]
+
+
 def test_a_coordinator_that_gave_up_fences_without_anybody_having_come() -> None:
     script = Script()
     script.init("a", 0)

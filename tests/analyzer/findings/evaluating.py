@@ -92,6 +92,12 @@ class Traffic(Forged):
         counts = {"refused": refused, "unanswered": 0, "most_in_a_minute": refused}
         self.attempts.append({"client": client, "server": server, **counts, **times})
 
+    def tells(self, host: str, port: int = 9092, nodes: tuple[int, ...] = (1,), by: str = "10.0.0.9:9092") -> None:
+        """An address that a broker sends clients to; `nodes`: those that it is said to be."""
+        self.advertised.append({"broker": by, "host": host, "port": port, "nodes": [*nodes], "shared": len(nodes) > 1})
+        for node in nodes:
+            self.add("brokers", node_id=node, host=host, port=port)
+
     def link(self, number: int, **columns: Any) -> None:
         """A connection."""
         super().connection(**{**link(number), "payload_bytes": 10_000, "decoded_bytes": 10_000, **columns})

@@ -19,13 +19,6 @@ def fenced(traffic: Traffic, wrong: bool) -> None:
         traffic.ask("EndTxn", number, error="PRODUCER_FENCED", on=number, client_id=who, transactional_id="tx-1")
 
 
-@case("sequence-gap")
-def gap(traffic: Traffic, wrong: bool) -> None:
-    if not wrong:  # what goes after a batch that failed finds a hole before it
-        traffic.ask("Produce", 0, 50, "NOT_LEADER_OR_FOLLOWER", place=("t", 0))
-    traffic.ask("Produce", 0.01, 60, "OUT_OF_ORDER_SEQUENCE_NUMBER", place=("t", 0))
-
-
 @case("hanging-transaction")
 def hanging(traffic: Traffic, wrong: bool) -> None:
     for second, end in ((0, 4500), (901 if wrong else 899, 91_000)):
@@ -187,16 +180,6 @@ def all_topics_at_once(traffic: Traffic, wrong: bool) -> None:
 def many_partitions(traffic: Traffic, wrong: bool) -> None:
     for number in range(3):
         traffic.ask("Metadata", number, **{**_ALL_TOPICS, "request_bytes": 21 if wrong else 24})
-
-
-@case("advertised-address-unreachable")
-def unreachable(traffic: Traffic, wrong: bool) -> None:
-    traffic.add("brokers", node_id=1, host="10.1.0.5", port=9092)
-    traffic.missed("10.0.0.4", "10.1.0.5:9092", 1)
-    traffic.missed("10.0.0.5", "10.1.0.5:9092", 1)
-    traffic.missed("10.0.0.5", "10.1.0.6:9092", 2)  # nobody is sent there
-    if not wrong:
-        traffic.link(0, broker_ip="10.1.0.5", connection="10.0.0.9:5000-10.1.0.5:9092#1")
 
 
 def _leaves(

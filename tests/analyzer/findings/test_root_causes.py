@@ -34,6 +34,7 @@ def seen_of(links: list[Any], exchanges: list[Any], moved: list[int]) -> Any:
     of = np.array([row[0] for row in rows], np.int64)
     table = SimpleNamespace(
         link=of,
+        api=np.zeros(len(of), np.int16),
         response_end=np.array([row[1] for row in rows], np.int64),
         status=np.array([UNANSWERED if row[2] else UNANSWERED + 1 for row in rows], np.int64),
     )
@@ -56,10 +57,15 @@ def plainly(seen: Any) -> list[tuple[int, int, list[int]]]:
     """Each connection that ended looks at all others."""
     first, ended = seen.link_times("first_time"), seen.link_times("last_time")
     losses = []
+    used = set(seen.exchanges.link.tolist())  # clients leave connections that they did not work on
     for broker in range(len(seen.brokers)):
         own_links = [link for link in range(len(ended)) if seen.broker_of[link] == broker]
         links = sorted(
-            (link for link in own_links if seen.closed[link] != "open" and ended[link] != NULL),
+            (
+                link
+                for link in own_links
+                if (seen.closed[link] == "rst" or (seen.closed[link] == "fin" and link in used)) and ended[link] != NULL
+            ),
             key=lambda link: int(ended[link]),
         )
         answers = [int(time) for time in seen.exchanges.response_end[seen.broker == broker] if time != NULL]

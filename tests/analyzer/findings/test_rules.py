@@ -12,12 +12,30 @@ import pytest
 
 from kwire.analyzer.findings.query import Query
 from kwire.analyzer.findings.rules import RULES
-from tests.analyzer.findings import delivery_cases, group_cases, latency_cases, other_cases, reader_cases, reading_cases
+from tests.analyzer.findings import (
+    advertised_cases,
+    delivery_cases,
+    group_cases,
+    latency_cases,
+    other_cases,
+    reader_cases,
+    reading_cases,
+    writing_cases,
+)
 from tests.analyzer.findings.cases import CASES, case
 from tests.analyzer.findings.evaluating import Traffic, codes, judged
 from tests.reports.forging import at
 
-MODULES = (reading_cases, reader_cases, group_cases, latency_cases, other_cases, delivery_cases)
+MODULES = (
+    advertised_cases,
+    reading_cases,
+    reader_cases,
+    group_cases,
+    latency_cases,
+    other_cases,
+    writing_cases,
+    delivery_cases,
+)
 """Each brings its cases."""
 
 

@@ -111,7 +111,7 @@ def test_a_leader_is_killed_and_its_producer_goes_on_elsewhere(capsys: pytest.Ca
     lines = story_lines(capsys, capture, "--topic", "rep", "--client", "lab-producer")
     assert any(
         line.startswith("lab-producer was refused Produce of rep 9 times in 11.9 ms: NOT_LEADER_OR_FOLLOWER (6), ")
-        and "; it succeeded 6.0 ms later at broker 2 (127.0.0.1:9102)" in line
+        and "; it succeeded 44.6 ms later at broker 2 (127.0.0.1:9102)" in line
         for line in lines
     )
     assert any(
@@ -311,7 +311,7 @@ class MadeDataset:
 def source(**rows: list[dict[str, Any]]) -> Source:
     dataset = MadeDataset(**rows)
     tables = Source(dataset, "day")  # type: ignore[arg-type]
-    parts = {name: getattr(dataset, name).to_table() for name in ("exchanges", "partitions")}
+    parts = {name: getattr(dataset, name).to_table() for name in ("batches", "exchanges", "partitions")}
     vars(tables)["_read"] = stored_tables.RowGroups(parts, dataset.captures)  # there are no files to read
     return tables
 
@@ -754,6 +754,47 @@ def test_runs_of_refusals_against_one_row_after_the_other(seed: int, spread: int
     for event, (_, _, _, many, then) in zip(events, expected, strict=True):
         assert (f" {many} times" in event.text) == (many > 1)
         assert ("it did not succeed any more" in event.text) == (then is None)
+
+
+def part(second: float, partition: int, error: int = 0) -> dict[str, Any]:
+    """A topic-partition of the request at that second."""
+    key = {"connection": "c", "exchange": int(second * 1000), "reply": 0}
+    return {**key, "topic": "t", "partition": partition, "error_code": error}
+
+
+def test_a_success_is_of_the_partition_that_was_refused() -> None:
+    rows = [request(0, 6), request(1, None), request(2, None, port=9093), request(10, 6), request(11, None)]
+    parts = [part(0, 3, 6), part(1, 4), part(2, 3), part(10, 3, 6), part(11, 4)]
+    events = [event for event in clients.events(source(exchanges=rows, partitions=parts)) if event.kind == "refused"]
+    assert [event.text.partition("; ")[2] for event in events] == [
+        "it succeeded 2.00 s later at the broker at 10.0.0.9:9093",
+        "it did not succeed any more in this capture",
+    ]
+
+
+def test_refusals_in_turn_with_successes_are_a_share() -> None:
+    rows = [request(number / 2, None if number % 3 == 0 else 6) for number in range(9)]
+    parts = [part(number / 2, 0, 0 if number % 3 == 0 else 6) for number in range(9)]
+    (event,) = [event for event in clients.events(source(exchanges=rows, partitions=parts)) if event.kind == "refused"]
+    assert "was refused Fetch of t 6 times in 3.50 s (6 of 8): " in event.text
+    assert event.text.endswith("; after its last success it did not succeed any more in this capture")
+
+
+def test_a_batch_that_is_refused_again_and_again_counts_once() -> None:
+    rows = [{**request(second, 6), "api": "Produce"} for second in (0, 1, 2)]
+    parts = [{**part(second, 0, 6), "record_count": 5, "record_bytes": 50} for second in (0, 1, 2)]
+    batches = [
+        {**part(second, 0), "side": "produce", "crc": crc, "record_count": 5, "batch_bytes": 50}
+        for second, crc in ((0, 1), (1, 1), (2, 2))
+    ]
+    for batch in batches:
+        del batch["error_code"]
+    (event,) = [
+        event
+        for event in clients.events(source(exchanges=rows, partitions=parts, batches=batches))
+        if event.kind == "wrote"
+    ]
+    assert event.text == "could not write t-0; refused: 10 records, 100 B"
 
 
 def test_requests_without_an_answer_are_told_by_connection() -> None:

@@ -1,6 +1,6 @@
 """First rows while a capture is being analysed, or a large dataset's columns are made; then all rows.
 
-Proves: reports/view/current, growing, opening
+Proves: reports/view/current_view, growing, opening
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Messages read at their offsets, against those of the whole capture.
 
-Proves: reports/view/walking
+Proves: reports/view/message_reader
 """
 
 from __future__ import annotations
