@@ -5,7 +5,7 @@ In: the waiting segments of a connection. Out: rows of `StreamTables.out`.
 Rules
 - Order is causal: a segment is handed on only after all the bytes of the other direction that it acknowledges. Where
   both directions wait for each other, what is known of the other side divides what waits.
-- Bytes with a wrong checksum wait until their receiver acknowledges them.
+- Bytes with a wrong checksum, and those of another leg, wait until their receiver acknowledges them.
 - A hole is a gap as far as its bytes were acknowledged long ago, or nobody is there who could acknowledge them.
 """
 
@@ -105,8 +105,9 @@ def drain(tables: StreamTables, slot: Int, time_ns: Int, completed_by: Int, forc
                 if w[row, t.W_DOUBT] != 0 and key != forced:
                     if d[key, t.D_MAX_ACK] < stop:
                         break
+                    if w[row, t.W_DOUBT] == t.WRONG:
+                        d[key, t.D_LIES] += 1
                     w[row, t.W_DOUBT] = 0
-                    d[key, t.D_LIES] += 1
                 if key == forced:
                     forced = np.int64(-1)
                     answer = d[other, t.D_HEAD]

@@ -14,16 +14,38 @@ packets alone, never on where a window ends.
 A connection of which nothing but a SYN was seen has no slot yet: it is a row among the four-tuples, with what is to be
 known of that packet, until a second one comes (`Assigned.woken`). A scan of a million ports costs 150 bytes each, and
 what never becomes a connection, or is refused, costs later stages nothing.
+
+Several four-tuples are one connection where the packets say so (`kwire.captures.legs`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
 
 from kwire.captures import flow_tables as ft
-from kwire.captures.flow_tables import FlowTables
+from kwire.captures import legs
+from kwire.captures.flow_tables import (
+    CONN_CLOSED_NS,
+    CONN_COLUMNS,
+    CONN_ENDS,
+    CONN_FLOW,
+    CONN_ISN_0,
+    CONN_ISN_1,
+    CONN_LEGS,
+    CONN_OPEN_SERIAL,
+    CONN_OPENER,
+    CONN_PACKETS,
+    CONN_REUSE,
+    CONN_SEQ_0,
+    CONN_SEQ_1,
+    CONN_SERIAL,
+    CONN_SPOKE,
+    PARKED,
+    FlowTables,
+)
 from kwire.captures.kernels import Array, Flag, Int, Table, grown, inline, kernel, shared
 from kwire.captures.packets import Packets
 from kwire.captures.windows import PacketColumns
@@ -47,48 +69,32 @@ REMEMBERED = 100_000
 OTHERS = -1
 """The number (`PacketColumns`) of a packet of which only the time is known: its connection is somebody else's."""
 
-_PARKED = -2
-"""In FLOW_SLOT: its open connection is a SYN so far."""
-
 # Columns of `Assigned.woken`.
 (
     WOKEN_INDEX,  # of the packet that was the second of its connection
     WOKEN_SLOT,
     WOKEN_NS,  # of the SYN: when
     WOKEN_NUMBERS,  # sequence number, and 32 bits above it the acknowledged one
-    WOKEN_SHAPE,  # flags, bit 9: from side 1, bit 10: its window was 0
+    WOKEN_SHAPE,  # flags, bit 9: from side 1, bit 10: its window was 0, and WOKEN_LATER and what follows it
     WOKEN_MARK,  # IP identification and interface, as `kwire.captures.copies` keeps them
     WOKEN_COLUMNS,
 ) = range(7)
 
-# Columns of the connection table (a row a slot).
-(
-    CONN_FLOW,  # row in the flow table
-    CONN_REUSE,  # 1, 2, ...
-    CONN_OPEN_SERIAL,  # order of creation in the capture point, from 0; -1 once it has ended
-    CONN_SERIAL,  # the same, and stays
-    CONN_ISN_0,  # initial sequence number seen from side 0, or -1
-    CONN_ISN_1,
-    CONN_SEQ_0,  # sequence number of the first packet from side 0 (to recognise a late SYN), or -1
-    CONN_SEQ_1,
-    CONN_ENDS,  # bit 0: FIN from side 0, bit 1: FIN from side 1, bit 2: RST
-    CONN_CLOSED_NS,  # capture clock when it was first seen closed, or NONE
-    CONN_PACKETS,
-    CONN_OPENER,  # side that sent the SYN, or -1
-    CONN_COLUMNS,
-) = range(13)
-
 _NONE = -(1 << 62)
 
-OK, NEED_FLOWS, NEED_SLOTS, NEED_QUEUE, NEED_ENDS, NEED_PAST, NEED_WOKEN = range(7)
+_APART = -3
+"""The slot of a four-tuple whose packets were another leg's until now."""
+
+OK, NEED_FLOWS, NEED_SLOTS, NEED_QUEUE, NEED_ENDS, NEED_PAST, NEED_WOKEN, NEED_LEGS, NEED_ADVERTISED = range(9)
 
 _FULL = {
     NEED_FLOWS: ("flows", "keys"),
-    NEED_SLOTS: ("connections", "pairs", "free"),
+    NEED_SLOTS: ("connections", "pairs", "named", "free"),
     NEED_QUEUE: ("queue",),
     NEED_ENDS: ("ends",),
     NEED_PAST: ("past",),
     NEED_WOKEN: ("woken",),
+    NEED_LEGS: ("legs", "leg_ends"),
 }
 """The tables that a status says are full."""
 
@@ -142,6 +148,34 @@ def _remember(flow: Table, past: Table, state: Table, f: Int, clock: Int) -> Non
     state[ft.S_PAST] += 1
 
 
+@inline
+def _remember_all(tables: FlowTables, slot: Int, clock: Int) -> None:
+    """The connection in this slot is over: `_remember` its four-tuples."""
+    flow, conn, past, state = tables.flows, tables.connections, tables.past, tables.state
+    _remember(flow, past, state, conn[slot, CONN_FLOW], clock)
+    _part(tables, slot, clock)
+
+
+@inline
+def _part(tables: FlowTables, slot: Int, clock: Int) -> None:
+    """`_remember` the other legs of the connection in this slot."""
+    flow, rows = tables.flows, tables.legs
+    row = tables.connections[slot, CONN_LEGS] - 1
+    while row >= 0:
+        f = rows[row, ft.LEG_FLOW]
+        if flow[f, ft.FLOW_SLOT] == slot and flow[f, ft.FLOW_SERIAL] == rows[row, ft.LEG_SERIAL]:
+            _remember(flow, tables.past, tables.state, f, clock)
+        row = rows[row, ft.LEG_NEXT] - 1
+
+
+@inline
+def _full_of_past(tables: FlowTables, slot: Int) -> Flag:
+    """Whether there is no room to `_remember` all four-tuples of the connection in this slot."""
+    state = tables.state
+    legs_at_most = legs.MOST_LEGS if tables.connections[slot, CONN_LEGS] != 0 else 0
+    return state[ft.S_PAST_TAIL] - state[ft.S_PAST_HEAD] + legs_at_most >= len(tables.past)
+
+
 @shared
 def _forget(tables: FlowTables, clock: Int) -> None:
     """Forget the four-tuples that ended first, as far as they are old and too many."""
@@ -186,6 +220,8 @@ def _occupy(tables: FlowTables, f: Int) -> Int:
     flow[f, ft.FLOW_SLOT] = slot
     for part in range(5):
         tables.pairs[slot, part] = tables.keys[f, part]
+        tables.named[slot, part] = tables.keys[f, part]
+    legs.free(tables, slot)
     conn[slot, CONN_FLOW] = f
     conn[slot, CONN_REUSE] = flow[f, ft.FLOW_USES]
     conn[slot, CONN_OPEN_SERIAL] = flow[f, ft.FLOW_SERIAL]
@@ -198,6 +234,7 @@ def _occupy(tables: FlowTables, f: Int) -> Int:
     conn[slot, CONN_CLOSED_NS] = _NONE
     conn[slot, CONN_PACKETS] = 0
     conn[slot, CONN_OPENER] = -1
+    conn[slot, CONN_SPOKE] = 0
     return slot
 
 
@@ -236,7 +273,7 @@ def assign(
     `base` is not negative, by the packet that began them: it is the number of the first one.
 
     `out_slot` is -1 for a packet that belongs to no connection (no payload, no SYN, nothing known of it), and for one
-    that is all of it so far.
+    that is all of it so far. `out_side` is the side of the sender, and 2 more if it is a copy of another leg's.
     """
     buckets, flow_key, flow, conn = tables.buckets, tables.keys, tables.flows, tables.connections
     queue, past, ends, state = tables.queue, tables.past, tables.ends, tables.state
@@ -260,6 +297,9 @@ def assign(
         if state[ft.S_WOKEN] >= len(tables.woken):
             state[ft.S_CLOCK] = clock
             return NEED_WOKEN, i, ends_used
+        if state[ft.S_FREE_LEG] == 0 and state[ft.S_LEGS] >= len(tables.legs):
+            state[ft.S_CLOCK] = clock
+            return NEED_LEGS, i, ends_used
         if state[ft.S_QUEUE_TAIL] - state[ft.S_QUEUE_HEAD] + 1 >= len(queue):
             state[ft.S_CLOCK] = clock
             return NEED_QUEUE, i, ends_used
@@ -276,11 +316,11 @@ def assign(
                     break
                 ends[ends_used, 0] = i
                 ends[ends_used, 1] = slot
-                if state[ft.S_PAST_TAIL] - state[ft.S_PAST_HEAD] >= len(past):
+                if _full_of_past(tables, slot):
                     state[ft.S_CLOCK] = clock
                     return NEED_PAST, i, ends_used
                 ends_used += 1
-                _remember(flow, past, state, conn[slot, CONN_FLOW], clock)
+                _remember_all(tables, slot, clock)
                 conn[slot, CONN_OPEN_SERIAL] = -1
             state[ft.S_QUEUE_HEAD] += 1
         if ends_used + 2 > len(ends):
@@ -319,7 +359,10 @@ def assign(
         if f >= 0:
             slot = flow[f, ft.FLOW_SLOT]
         replaces = False
-        if slot == _PARKED:
+        joined = False
+        own = side
+        copy = np.int64(0)
+        if slot == PARKED:
             first = flow[f, ft.FLOW_SYN_NUMBERS] & 0xFFFFFFFF
             if flag & RST != 0 and payload_length[i] == 0:  # refused: it never was one
                 if state[ft.S_PAST_TAIL] - state[ft.S_PAST_HEAD] >= len(past):
@@ -336,10 +379,23 @@ def assign(
             else:
                 gone = opens and flag & ACK != 0 and (first + 1) & 0xFFFFFFFF != ack[i]
             if gone:
-                slot = np.int64(_PARKED)
+                slot = np.int64(PARKED)
             else:
-                slot = _wake(tables, f, i)
+                what, other, sender, asks = legs.other_leg(tables, f, packets, i, True, opens, flag & ACK != 0)
+                if what == legs.TWIN and state[ft.S_ADVERTISED] == 0:
+                    state[ft.S_CLOCK] = clock
+                    return NEED_ADVERTISED, i, ends_used
+                if what == legs.NONE:
+                    slot = _wake(tables, f, i)
+                else:
+                    slot = flow[other, ft.FLOW_SLOT]
+                    legs.join(tables, f, slot, what, packets, i, own, sender, asks)
+                    joined = True
         if slot >= 0:
+            shape = flow[f, ft.FLOW_SYN_SHAPE]
+            if shape & ft.LEG_BITS != 0:
+                side = own ^ (1 if shape & ft.LEG_FLIPPED != 0 else 0)
+                copy = shape >> (14 + own) & 1
             if opens:
                 isn = conn[slot, CONN_ISN_0 + side]
                 first = conn[slot, CONN_SEQ_0 + side]
@@ -359,11 +415,27 @@ def assign(
                 and clock - conn[slot, CONN_CLOSED_NS] > LINGER_NS
             ):
                 replaces = True
+            if replaces and joined:
+                replaces = False
+            elif replaces and flow[f, ft.FLOW_SYN_SHAPE] & ft.LEG_JOINED != 0:  # the connection goes on without it
+                replaces = False
+                slot = np.int64(_APART)
+            elif replaces and conn[slot, CONN_LEGS] != 0 and _full_of_past(tables, slot):
+                state[ft.S_CLOCK] = clock
+                return NEED_PAST, i, ends_used
         if slot < 0 or replaces:
+            side = own
+            copy = np.int64(0)
             if not opens and payload_length[i] == 0:
                 out_slot[i] = -1
                 out_side[i] = side
                 continue
+            what, other, sender, asks = legs.other_leg(tables, f, packets, i, False, opens, flag & ACK != 0)
+            if what != legs.NONE and replaces and flow[other, ft.FLOW_SLOT] == slot:
+                what = np.int64(legs.NONE)
+            if what == legs.TWIN and state[ft.S_ADVERTISED] == 0:
+                state[ft.S_CLOCK] = clock
+                return NEED_ADVERTISED, i, ends_used
             if f < 0:
                 if state[ft.S_PAST] > state[ft.S_REMEMBERED]:
                     _forget(tables, clock)
@@ -390,27 +462,43 @@ def assign(
                 ends[ends_used, 1] = slot
                 ends_used += 1
                 conn[slot, CONN_OPEN_SERIAL] = -1
+                _part(tables, slot, clock)
             flow[f, ft.FLOW_USES] += 1
             if base >= 0:
                 state[ft.S_SERIAL] = base + i
             flow[f, ft.FLOW_SERIAL] = state[ft.S_SERIAL]
             state[ft.S_SERIAL] += 1
             if flag & (SYN | ACK | FIN | RST) == SYN and payload_length[i] == 0:
-                flow[f, ft.FLOW_SLOT] = _PARKED
+                flow[f, ft.FLOW_SLOT] = PARKED
                 flow[f, ft.FLOW_SYN_NS] = time_ns[i]
                 flow[f, ft.FLOW_SYN_NUMBERS] = seq[i] | ack[i] << 32
                 flow[f, ft.FLOW_SYN_SHAPE] = flag | side << 9 | (ft.WOKEN_NO_WINDOW if packets.window[i] == 0 else 0)
                 flow[f, ft.FLOW_SYN_MARK] = packets.identity[i] | np.int64(packets.interface[i]) << 32
+                legs.remember_syn(tables, f, packets, i, own)
                 out_slot[i] = -1
                 out_side[i] = side
                 continue
-            slot = _occupy(tables, f)
-            flow[f, ft.FLOW_SYN_SHAPE] = ft.SYN_ANSWERED
+            flow[f, ft.FLOW_SLOT] = -1
+            if what == legs.NONE:
+                slot = _occupy(tables, f)
+                legs.begin(flow, f, time_ns[i])
+            else:
+                slot = flow[other, ft.FLOW_SLOT]
+                if slot == PARKED:
+                    slot = _wake(tables, other, i)
+                legs.join(tables, f, slot, what, packets, i, own, sender, asks)
+                side = sender
+                copy = flow[f, ft.FLOW_SYN_SHAPE] >> (14 + own) & 1
         out_slot[i] = slot
-        out_side[i] = side
+        out_side[i] = side | copy << 1
+        if copy != 0:
+            continue
         conn[slot, CONN_PACKETS] += 1
-        if conn[slot, CONN_PACKETS] <= FRESH_PACKETS and (payload_length[i] > 0 or (opens and flag & ACK != 0)):
-            flow[conn[slot, CONN_FLOW], ft.FLOW_SYN_SHAPE] |= ft.SYN_ANSWERED
+        if conn[slot, CONN_PACKETS] <= legs.FIRST_PACKETS:
+            answers = opens and flag & ACK != 0
+            if payload_length[i] > 0 or answers:
+                flow[conn[slot, CONN_FLOW], ft.FLOW_SYN_SHAPE] |= ft.SYN_ANSWERED
+            legs.remember_beginning(tables, f, slot, packets, i, side, own, answers)
         if opens:
             conn[slot, CONN_ISN_0 + side] = seq[i]
             if flag & ACK == 0 and conn[slot, CONN_OPENER] < 0:
@@ -440,7 +528,8 @@ class Assigned(NamedTuple):
     """Connections of one `Packets` batch.
 
     `slot` int32[n] (-1: a stray packet of no known connection) and `side` int8[n] (which end point sent it; side 0 is
-    the end point that sorts first). `ends` int64[k, 2]: (index of the packet before which a connection ended, slot).
+    the end point that sorts first; of another leg that the connection began with; 2 more: it is a copy of another
+    leg's). `ends` int64[k, 2]: (index of the packet before which a connection ended, slot).
     `woken` int64[m, WOKEN_COLUMNS]: connections whose second packet came, with what their first one said.
     `connections` and `pairs` are the tables as they were then; rows of a slot stay right until it is recycled.
     """
@@ -456,20 +545,37 @@ class Assigned(NamedTuple):
 class Flows:
     """The state of connection tracking over a capture point. Not safe to share between threads. `remembered`: how many
     four-tuples without an open connection are kept however old they are; `alone`: packets of others are not there
-    (OTHERS), and connections are numbered so that they are in the same order for who sees all."""
+    (OTHERS), and connections are numbered so that they are in the same order for who sees all; `most_legs`: of a
+    connection, 0: each four-tuple is one of its own; `advertised`: who knows the (address, port) that servers of this
+    capture name as theirs, asked once, where a connection has legs."""
 
-    def __init__(self, remembered: int = REMEMBERED, alone: bool = False) -> None:
+    _advertised: Callable[[], Iterable[tuple[int, int]]] | None = None
+
+    def __init__(
+        self,
+        remembered: int = REMEMBERED,
+        alone: bool = False,
+        most_legs: int = legs.MOST_LEGS,
+        advertised: Callable[[], Iterable[tuple[int, int]]] | None = None,
+    ) -> None:
+        self._advertised = advertised
         self._packets = 0 if alone else _NONE
         state = np.zeros(ft.S_COLUMNS, np.int64)
         state[ft.S_CLOCK] = _NONE
         state[ft.S_FREE_FLOW] = -1
         state[ft.S_REMEMBERED] = remembered
+        state[ft.S_MOST_LEGS] = min(most_legs, legs.MOST_LEGS)
         self.tables = FlowTables(
             buckets=np.full(1 << 12, -1, np.int64),
             keys=np.zeros((1 << 10, 5), np.uint64),
             flows=np.zeros((1 << 10, ft.FLOW_COLUMNS), np.int64),
             connections=np.zeros((1 << 10, CONN_COLUMNS), np.int64),
             pairs=np.zeros((1 << 10, 5), np.uint64),
+            named=np.zeros((1 << 10, 5), np.uint64),
+            legs=np.zeros((1 << 6, ft.LEG_COLUMNS), np.int64),
+            leg_ends=np.zeros((1 << 6, 5), np.uint64),
+            begun=np.zeros((legs.BEGUN, ft.B_COLUMNS), np.int64),
+            advertised=np.zeros((0, 3), np.uint64),
             free=np.zeros(1 << 10, np.int64),
             queue=np.zeros((1 << 10, 2), np.int64),
             past=np.zeros((1 << 10, 2), np.int64),
@@ -506,6 +612,12 @@ class Flows:
 
     def _grow(self, status: int) -> None:
         if status == NEED_PAST and self._forget_reused():
+            return
+        if status == NEED_ADVERTISED:
+            ends = [] if self._advertised is None else sorted(self._advertised())
+            rows = [(address >> 64, address & 0xFFFFFFFFFFFFFFFF, port) for address, port in ends]
+            self.tables = self.tables._replace(advertised=np.array(rows, np.uint64).reshape(-1, 3))
+            self.tables.state[ft.S_ADVERTISED] = 1
             return
         before = self.tables
         self.tables = grown(before, status, _FULL)
@@ -561,7 +673,19 @@ class Flows:
 
         Addresses are 128-bit integers, IPv4 as ::ffff:a.b.c.d."""
         row = self.tables.connections[slot]
-        key = self.tables.pairs[slot]
-        a = int(key[0]) << 64 | int(key[1])
-        b = int(key[2]) << 64 | int(key[3])
-        return (a, int(key[4]) >> 16), (b, int(key[4]) & 0xFFFF), int(row[CONN_REUSE]), int(row[CONN_SERIAL])
+        return *_ends(self.tables.named[slot]), int(row[CONN_REUSE]), int(row[CONN_SERIAL])
+
+    def other_end_points(self, slot: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+        """Return the ends of other legs of a slot's connection, as in `end_points`, in the order in which they came."""
+        legs_of: list[tuple[tuple[int, int], tuple[int, int]]] = []
+        row = int(self.tables.connections[slot, CONN_LEGS]) - 1
+        while row >= 0:
+            legs_of.insert(0, _ends(self.tables.leg_ends[row]))
+            row = int(self.tables.legs[row, ft.LEG_NEXT]) - 1
+        return legs_of
+
+
+def _ends(key: np.ndarray) -> tuple[tuple[int, int], tuple[int, int]]:
+    a = int(key[0]) << 64 | int(key[1])
+    b = int(key[2]) << 64 | int(key[3])
+    return (a, int(key[4]) >> 16), (b, int(key[4]) & 0xFFFF)

@@ -101,11 +101,11 @@ def wait(
     origin: Origin,
     skipped: Int,
     headers: Int,
-    doubt: Flag,
+    doubt: Int,
 ) -> Int:
     """Keep bytes [start, stop) of a packet whose payload starts at source[at] until their turn: the parts not yet
     waiting, in order of sequence number. `skipped` bytes of its payload are before that; `headers` is its `header_sum`;
-    `doubt`: its checksum is wrong. Returns how many bytes were new. Invariants: waiting segments of a direction are
+    `doubt`: as in W_DOUBT. Returns how many bytes were new. Invariants: waiting segments of a direction are
     disjoint and sorted; what they acknowledge never falls, because what was sent before them cannot have acknowledged
     more."""
     d, w, v = tables.directions, tables.waiting, tables.counters
@@ -136,7 +136,7 @@ def wait(
             w[row, t.W_FILE] = origin.file
             w[row, t.W_RECORD_AT] = origin.record_at
             w[row, t.W_PACKET_INDEX] = origin.packet_index
-            w[row, t.W_DOUBT] = 1 if doubt else 0
+            w[row, t.W_DOUBT] = doubt
             # Only for a packet that is kept whole can the checksum be told later.
             w[row, t.W_SUM] = headers if skipped == 0 and position == start and captured == stop - start else -1
             copy_bytes(tables.held, v[t.V_BYTES], source, at + position - start, captured)
@@ -162,7 +162,8 @@ def wait(
                         total = headers + byte_sum(source, at - skipped, stop - start + skipped)
                         right = np.int64(total % 0xFFFF == 0)
                 compare(tables, key, after, position, both, source, at + position - start, right == 1)
-                if right == 1 and position == w[after, t.W_SEQ] and both == position + w[after, t.W_LENGTH]:
+                whole = position == w[after, t.W_SEQ] and both == position + w[after, t.W_LENGTH]
+                if right == 1 and whole and w[after, t.W_DOUBT] == t.WRONG:
                     w[after, t.W_DOUBT] = 0
             duplicate(d, key, position, overlap, captured_stop)
             if 0 <= ack < w[after, t.W_ACK]:
@@ -171,6 +172,41 @@ def wait(
                 w[after, t.W_ACK] = ack
             position = overlap
     return new
+
+
+@shared
+def displace(tables: StreamTables, key: Int, start: Int, stop: Int) -> None:
+    """Bytes [start, stop) of the stream come from its own leg: those of other legs that wait for them were copies. Room
+    for two more segments was made sure of before."""
+    d, w, v = tables.directions, tables.waiting, tables.counters
+    before = np.int64(-1)
+    row = d[key, t.D_HEAD]
+    while row >= 0 and w[row, t.W_SEQ] < stop:
+        end = w[row, t.W_SEQ] + w[row, t.W_LENGTH]
+        if w[row, t.W_DOUBT] != t.LEG or end <= start:
+            before = row
+            row = w[row, t.W_NEXT]
+            continue
+        if w[row, t.W_SEQ] < start:
+            split(tables, key, row, start)
+            before = row
+            row = w[row, t.W_NEXT]
+        if stop < end:
+            split(tables, key, row, stop)
+        captured = w[row, t.W_CAPTURED]
+        duplicate(d, key, w[row, t.W_SEQ], w[row, t.W_SEQ] + w[row, t.W_LENGTH], w[row, t.W_SEQ] + captured)
+        after = w[row, t.W_NEXT]
+        if before >= 0:
+            w[before, t.W_NEXT] = after
+        else:
+            d[key, t.D_HEAD] = after
+        d[key, t.D_COUNT] -= 1
+        d[key, t.D_BYTES] -= captured
+        v[t.V_LIVE] -= captured
+        w[row, t.W_NEXT] = v[t.V_FREE]
+        w[row, t.W_LENGTH] = 0
+        v[t.V_FREE] = row
+        row = after
 
 
 @kernel

@@ -46,6 +46,7 @@ DATA, GAP, SNAPLEN, FINISH, RESET, END = 0, 1, 2, 3, 4, 5
     C_ANSWERED,
     C_RTT_NS,
     C_PATH_DELAY_NS,  # from the SYN to the SYN-ACK, where both came before any payload; else -1
+<<<<<<< HEAD
     C_SILENCE_NS,  # the longest time between two packets
     C_SILENCE_END_NS,  # when it ended
     C_CLOSER,  # 1 + the side whose FIN or RST came first; 0: none
@@ -56,6 +57,11 @@ DATA, GAP, SNAPLEN, FINISH, RESET, END = 0, 1, 2, 3, 4, 5
 
 SACK_RANGES = 4
 """Ranges that a receiver holds beyond a hole, as far as a direction remembers them: an ACK has room for four."""
+=======
+    C_LEGS,  # 1: packets of other legs were seen
+    C_COLUMNS,
+) = range(13)
+>>>>>>> main
 
 LATE_RANGES = 4
 """Gaps a direction remembers, to tell a byte that came too late from one that came twice."""
@@ -126,9 +132,12 @@ R_NUMBERS, R_SHAPE, R_TIME_NS, R_IDENTITY, R_COLUMNS = 0, 1, 2, 3, 4
     W_RECORD_AT,
     W_PACKET_INDEX,
     W_SUM,  # of its packet's headers for the TCP checksum (see `header_sum`), -1, or RIGHT
-    W_DOUBT,  # 1: its checksum is wrong, and its receiver has not acknowledged it
+    W_DOUBT,  # WRONG, LEG, or 0; until its receiver has acknowledged it
     W_COLUMNS,
 ) = range(14)
+
+WRONG, LEG = 1, 2
+"""W_DOUBT: its checksum is wrong; another leg's packet brought it, so that its own may still come."""
 
 RIGHT = -2
 """W_SUM of a part of a packet whose checksum was right."""

@@ -10,6 +10,8 @@ Rules
   are not kept; of a copy of them only the sum tells whether it differs.
 - A packet that the capture holds twice (two interfaces, both directions of a mirror) is counted as such, and is no
   retransmission.
+- A packet of another leg of the connection (`captures.legs`) is a copy, whichever comes first: its bytes wait for those
+  of the connection's own leg, and are handed on where these never come.
 - Order is causal: a packet's payload is handed on only after all the bytes of the other direction that it
   acknowledges, so a request always comes before its response, however the capture mixed the packets. A packet that
   repeats bytes acknowledges more than they did when they were first sent: of all copies the least counts.
@@ -41,10 +43,10 @@ from kwire.captures.acknowledgements import (
 )
 from kwire.captures.copies import differs, duplicate, remember, same_packet
 from kwire.captures.delivery import blocked, declare, drain, emit, flush, mutual, nowhere, release, stuck
-from kwire.captures.flow_tables import WOKEN_NO_WINDOW, WOKEN_SIDE
+from kwire.captures.flow_tables import WOKEN_COPY, WOKEN_LATER, WOKEN_NEARER, WOKEN_NO_WINDOW, WOKEN_SIDE
 from kwire.captures.flows import Assigned
-from kwire.captures.kernels import MACHINE_CODE, Flag, Int, Table, grown, inline, kernel, prefetch_all
-from kwire.captures.out_of_order import WAITING_BYTES, WAITING_SEGMENTS, compact, wait
+from kwire.captures.kernels import MACHINE_CODE, Flag, Int, Table, grown, inline, kernel, prefetch_all, shared
+from kwire.captures.out_of_order import WAITING_BYTES, WAITING_SEGMENTS, compact, displace, wait
 from kwire.captures.packets import Packets
 from kwire.captures.segment_sums import SUM_UNKNOWN, header_sum, payload_sum, sums_of
 from kwire.captures.stream_tables import Origin, StreamTables
@@ -158,6 +160,32 @@ def _open(tables: StreamTables, slot: Int, syn: Table) -> None:
 
 
 @inline
+def _take_syn(tables: StreamTables, slot: Int, syn: Table) -> None:
+    """The SYN of another leg of a connection that has begun; `syn` is a row of `Assigned.woken`."""
+    c, d = tables.connections, tables.directions
+    side = np.int64(syn[flows.WOKEN_SHAPE] & WOKEN_SIDE != 0)
+    key = 2 * slot + side
+    if syn[flows.WOKEN_SHAPE] & WOKEN_COPY != 0:
+        d[key, t.D_PACKETS] += 1
+        d[key, t.D_DUPLICATE_PACKETS] += 1
+        return
+    if syn[flows.WOKEN_SHAPE] & WOKEN_NEARER != 0:
+        for part in range(2 * slot, 2 * slot + 2):
+            d[part, t.D_DUPLICATE_PACKETS] = d[part, t.D_PACKETS]
+        c[slot, t.C_ANSWERED] = 0
+        c[slot, t.C_RTT_NS] = -1
+        c[slot, t.C_PATH_DELAY_NS] = -1
+    d[key, t.D_PACKETS] += 1
+    c[slot, t.C_SYN_SIDE] = side
+    c[slot, t.C_SYN_NS] = syn[flows.WOKEN_NS]
+    c[slot, t.C_FIRST_NS] = min(c[slot, t.C_FIRST_NS], syn[flows.WOKEN_NS])
+    if d[key, t.D_SYNCED] == 0 and d[key, t.D_CAPTURED] == 0:
+        d[key, t.D_REF] = 1
+        d[key, t.D_SYNCED] = 1
+        d[key, t.D_NEXT] = (syn[flows.WOKEN_NUMBERS] & 0xFFFFFFFF) + (np.int64(1) << 40) + 1
+
+
+@inline
 def _finish(tables: StreamTables, slot: Int, time_ns: Int, completed_by: Int) -> None:
     """The connection is over: hand on what waits, with gaps for what never came, then say END."""
     c = tables.connections
@@ -206,6 +234,15 @@ def _settle(tables: StreamTables, slot: Int, time_ns: Int, completed_by: Int) ->
             c[slot, t.C_BLOCKED_NS] = time_ns
             d[key, t.D_OLD_ACK] = d[key, t.D_MAX_ACK]
             d[key + 1, t.D_OLD_ACK] = d[key + 1, t.D_MAX_ACK]
+
+
+@shared
+def _settle_within(tables: StreamTables, slot: Int, time_ns: Int, completed_by: Int, limit: Int) -> None:
+    """`_settle`, and hand on all where more waits than the limit."""
+    _settle(tables, slot, time_ns, completed_by)
+    if tables.counters[t.V_LIVE] > limit:
+        flush(tables, slot, time_ns, completed_by)
+        tables.connections[slot, t.C_BLOCKED] = 0
 
 
 @inline
@@ -279,7 +316,8 @@ def advance(
             i += 1
             continue
         slot = _own(slot, shards, bits)
-        side = np.int64(sides[i])
+        side = np.int64(sides[i]) & 1
+        leg = sides[i] > 1
         key = 2 * slot + side
         other = 2 * slot + 1 - side
         flag = np.int64(flags[i])
@@ -295,7 +333,7 @@ def advance(
                     c[slot, t.C_HOLD] = HOLD_PACKETS
         if v[t.V_OUT] + 8 > room:
             return NEED_SEGMENTS, i, e
-        plain = flag & (flows.SYN | flows.FIN | flows.RST) == 0
+        plain = flag & (flows.SYN | flows.FIN | flows.RST) == 0 and not leg
         numbers = seq[i] | ack[i] << 32
         shape = length[i] << 9 | flag
         mark = packets.identity[i] | np.int64(packets.interface[i]) << 32
@@ -357,10 +395,53 @@ def advance(
         counts = d[key, t.D_COUNT] + d[other, t.D_COUNT]
         if v[t.V_OUT] + 8 * counts + 64 > room:
             return NEED_SEGMENTS, i, e
-        if v[t.V_ROWS] + d[key, t.D_COUNT] + 3 > len(w):
+        if v[t.V_ROWS] + d[key, t.D_COUNT] + 5 > len(w):
             return NEED_WAITING, i, e
         if v[t.V_BYTES] + captured[i] > len(tables.held):
             return NEED_BYTES, i, e
+        if len(woken) > 0:
+            while woke < len(woken) and woken[woke, flows.WOKEN_INDEX] < i:
+                woke += 1
+            if woke < len(woken) and woken[woke, flows.WOKEN_INDEX] == i:
+                if woken[woke, flows.WOKEN_SHAPE] & WOKEN_LATER != 0:
+                    _take_syn(tables, slot, woken[woke])
+        if leg:
+            c[slot, t.C_LEGS] = 1
+            remember(tables.recent, d, key, np.int64(-1), np.int64(0), time_ns[i], np.int64(0), np.int64(-1))
+            d[key, t.D_PACKETS] += 1
+            d[key, t.D_DUPLICATE_PACKETS] += 1
+            d[key, t.D_CAPTURED] += captured[i]
+            if length[i] > 0:
+                if d[key, t.D_REF] == 0:
+                    d[key, t.D_REF] = 1
+                    d[key, t.D_NEXT] = seq[i] + (np.int64(1) << 40)
+                here = unwrap(d[key, t.D_NEXT], seq[i])
+                stop = here + length[i]
+                start = here
+                if d[key, t.D_SYNCED] != 0 and start < d[key, t.D_NEXT]:
+                    start = min(stop, d[key, t.D_NEXT])
+                    duplicate(d, key, here, start, here + captured[i])
+                new = np.int64(0)
+                if start < stop:
+                    acked = unwrap(d[other, t.D_NEXT], ack[i]) if d[other, t.D_REF] != 0 else np.int64(-1)
+                    new = wait(
+                        tables,
+                        key,
+                        start,
+                        stop,
+                        here + captured[i],
+                        buffer,
+                        payload_at[i] + start - here,
+                        acked,
+                        _origin(packets, i, completed_by),
+                        start - here,
+                        headers,
+                        np.int64(t.LEG),
+                    )
+                if new > 0 and c[slot, t.C_HOLD] == 0:
+                    _settle_within(tables, slot, time_ns[i], completed_by, limit)
+            i += 1
+            continue
         copy = same_packet(tables.recent, d, key, numbers, shape, time_ns[i], mark)
         if copy:
             d[key, t.D_DUPLICATE_PACKETS] += 1
@@ -440,9 +521,14 @@ def advance(
                 duplicate(d, key, here, start, captured_stop)
                 if conflicts and start == stop:
                     d[key, t.D_CONFLICTS] += 1
+<<<<<<< HEAD
             if not copy and not keep_alive and here < d[key, t.D_HIGH]:
                 repeat(d, key, here, stop, time_ns[i])
             in_order = d[key, t.D_HEAD] < 0
+=======
+            if start < stop and c[slot, t.C_LEGS] != 0:
+                displace(tables, key, start, stop)
+>>>>>>> main
             if start < stop:
                 new = wait(
                     tables,
@@ -456,7 +542,7 @@ def advance(
                     _origin(packets, i, completed_by),
                     start - here,
                     headers,
-                    doubt,
+                    np.int64(t.WRONG) if doubt else np.int64(0),
                 )
             if in_order and d[key, t.D_HEAD] >= 0:
                 d[key, t.D_HOLE_NS] = time_ns[i]
@@ -492,10 +578,7 @@ def advance(
             if c[slot, t.C_HOLD] == 0 or flag & (flows.FIN | flows.RST) != 0:
                 release(tables, slot)
         if c[slot, t.C_HOLD] == 0:
-            _settle(tables, slot, time_ns[i], completed_by)
-            if v[t.V_LIVE] > limit:
-                flush(tables, slot, time_ns[i], completed_by)
-                c[slot, t.C_BLOCKED] = 0
+            _settle_within(tables, slot, time_ns[i], completed_by, limit)
         i += 1
     return OK, n, e
 

@@ -54,3 +54,12 @@ def real_folder(name: str) -> Path:
     """The folder of a capture that is a shipped sample or else a shared one."""
     sample = SAMPLES / name
     return sample if sample.is_dir() else shared_folder(name)
+
+
+def case_capture(name: str) -> Path:
+    """The capture of one case beside the shared captures (`wire/` or `incidents/`), or a skip that says what is
+    missing."""
+    path = SHARED.parent / "cases" / name
+    if not path.is_file():
+        pytest.skip(f"case {name} is absent: looked in {SHARED.parent / 'cases'}")
+    return path

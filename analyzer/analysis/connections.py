@@ -19,6 +19,7 @@ from kwire.analyzer.bulk.rows import Names, Window
 from kwire.analyzer.bulk.shard_result import AT_BROKER, SYMBOLS, TEXTS, Connections
 from kwire.analyzer.common.times import rfc3339
 from kwire.analyzer.dataset import tables
+from kwire.analyzer.dataset.tables import ADDRESSES
 from kwire.analyzer.frame import arrow
 from kwire.captures.kernels import NULL
 
@@ -332,6 +333,8 @@ def _rows(ended: Connections, connections: list[str], names: Names) -> pa.Table:
     seen = zip(ends, ended["capture_point"].tolist(), strict=True)
     points = [AT_BROKER if end[0] == end[2] else at for end, at in seen]
     columns["capture_point"] = pa.array([CAPTURE_POINTS[point] for point in points], pa.string())
+    others = [None if number == NULL else strings[number].split() for number in ended["other_addresses"].tolist()]
+    columns["other_addresses"] = pa.array(others, ADDRESSES)
     columns["proxied_from"] = pa.array([source for source, _ in proxied], pa.string())
     columns["proxied_to"] = pa.array([target for _, target in proxied], pa.string())
     for column in tables.CONNECTIONS:

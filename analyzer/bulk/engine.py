@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import BinaryIO, ClassVar, Final
 
@@ -21,7 +22,7 @@ import numpy as np
 from kwire.analyzer.bulk import state as s
 from kwire.analyzer.bulk.concat import Helpers
 from kwire.analyzer.bulk.framing import converse
-from kwire.analyzer.bulk.rows import ShardMerger, Window
+from kwire.analyzer.bulk.rows import ShardMerger, Window, address_of
 from kwire.analyzer.bulk.shard import FRAME_LIMIT, Conversations, compile_converse, layouts
 from kwire.analyzer.bulk.shard_result import ShardResult
 from kwire.analyzer.bulk.zookeeper import ZooKeeperConversations
@@ -199,7 +200,8 @@ class Engine:
 
     `after`: an engine that was left, whose reading this one goes on with; of all that was learned so far it knows
     nothing, so it takes up connections in their middle, and what was in progress is lost. `reader`: who gives packets,
-    where that is not the files of the point."""
+    where that is not the files of the point; `legs`: where connections have several, the files are read for the
+    addresses that brokers advertise."""
 
     def __init__(
         self,
@@ -209,6 +211,7 @@ class Engine:
         share: Share | None = None,
         after: Engine | None = None,
         reader: Reader | None = None,
+        legs: bool = True,
     ) -> None:
         # Half of what there is to compile is one kernel.
         compile_apart(converse, compile_converse)
@@ -220,7 +223,8 @@ class Engine:
         self._leaving = False
         self._live = "-" in point.paths
         self._keys = _Keys(settings.keylogs, self.reader, self._live)
-        self.flows = Flows(alone=share is not None and share.alone)
+        self._point = point
+        self.flows = Flows(alone=share is not None and share.alone, advertised=self._advertised if legs else None)
         self.merging = ShardMerger(point.name, max(1, settings.shards), self.flows, self.reader.files)
         self.packets = 0
         self.done_packets = 0
@@ -254,7 +258,23 @@ class Engine:
     def go_on(self, point: CapturePoint, until: int | None = None) -> None:
         """All files so far have been read, and the capture was not over (`windows`): these follow. `until`: as
         `Reader.go_on` takes it."""
+        self._point = point
         self.reader.go_on(point, until)
+
+    def _advertised(self) -> set[tuple[int, int]]:
+        """Return the (address, port) of brokers that Metadata names by addresses in all of the point's files.
+
+        A stream is read once, and says nothing of what comes."""
+        if not self._point.paths or "-" in self._point.paths:
+            return set()
+        settings = replace(self.settings, keep_messages=False, keep_records=False)
+        engine = Engine(self._point, settings, legs=False)
+        ends = set()
+        for window in engine.windows():
+            for _, host, port, _ in window.brokers.tolist():
+                with suppress(ValueError):
+                    ends.add((address_of(window.names.strings[host]), port & 0xFFFF))
+        return ends
 
     def take_up(self, secrets: Sequence[bytes] = ()) -> None:
         """Take up connections that another engine stored without their TLS keys.

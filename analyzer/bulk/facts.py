@@ -63,13 +63,14 @@ class Facts:
     their topic-partitions; slots numbered over all shares, and the connections that it is the first to name: end
     points, reuse and number by slot. The exchanges and topic-partitions stand beside the `ShardResult`, which has
     none: for `put_together`; of an exchange `names` has its connection and symbols (the columns `_NAMED`, by their
-    place there), `exchanges` the rest."""
+    place there), `exchanges` the rest. `others`: by slot, the ends of other legs of the connections that ended."""
 
     ended: ShardResult
     names: Packed
     exchanges: Packed
     parts: Packed
     named: dict[int, tuple[Any, Any, int, int]]
+    others: dict[int, list[tuple[Any, Any]]]
 
 
 class SlotNaming:
@@ -98,6 +99,11 @@ class SlotNaming:
         fresh = used[self._named[used] != now]
         self._named[used] = now
         return {slot * self._of + self._number: self._flows.end_points(slot) for slot in fresh.tolist()}
+
+    def others(self, slots: np.ndarray) -> dict[int, list[tuple[Any, Any]]]:
+        """Return the ends of other legs of the connections in some slots, of those that have any."""
+        legs = {slot * self._of + self._number: self._flows.other_end_points(slot) for slot in slots.tolist()}
+        return {slot: ends for slot, ends in legs.items() if ends}
 
 
 def facts_of(
@@ -148,7 +154,8 @@ def facts_of(
     columns = every.columns if every is not None else _NO_ROWS
     as_they_stand = len(at) == columns.shape[1] and bool((at == np.arange(len(at))).all())
     rest = pack(columns, _OF_EXCHANGES, None if as_they_stand else at)  # mostly all matter, which takes half the time
-    return Facts(thin, pack(names, range(len(_NAMED))), rest, _of(rows, _OF_PARTS), named)
+    others_of = naming.others(connections.number)
+    return Facts(thin, pack(names, range(len(_NAMED))), rest, _of(rows, _OF_PARTS), named, others_of)
 
 
 def _of(columns: np.ndarray, which: Sequence[int]) -> Packed:

@@ -36,6 +36,12 @@ def ip_text(address: int) -> str:
     return str(ipaddress.IPv6Address(address))
 
 
+def address_of(text: str) -> int:
+    """The inverse of `ip_text`; raises ValueError if it is a name."""
+    address = ipaddress.ip_address(text)
+    return int(address) | 0xFFFF << 32 if address.version == 4 else int(address)
+
+
 def end_point(ip: str, port: int) -> str:
     """`ip:port`, IPv6 in brackets (RFC 5952)."""
     return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
@@ -406,6 +412,10 @@ class EndPoints(Protocol):
         """The last of these, of many."""
         ...
 
+    def other_end_points(self, slot: int) -> list[tuple[Any, Any]]:
+        """Two (address, port) of each other leg of a connection."""
+        ...
+
 
 def _no_numbers() -> np.ndarray:
     return np.zeros(0, np.int64)
@@ -625,6 +635,21 @@ class ShardMerger:
         client, broker = (b, a) if side == 1 else (a, b)
         return self.names.connection(client, broker, reuse, serial)
 
+    def _other_addresses(self, ended: Connections, numbers: np.ndarray) -> np.ndarray:
+        """Numbers of strings: the addresses of other legs of these connections, with a blank between; NULL: none. Of
+        each leg the client's comes first."""
+        addresses = np.full(len(ended), s.NULL, np.int64)
+        strings = self.names.strings
+        for row, (slot, side) in enumerate(zip(ended.number.tolist(), ended["client_side"].tolist(), strict=True)):
+            others = self._flows.other_end_points(slot)
+            if others:
+                client, client_port, broker, broker_port = self.names.ends[int(numbers[row])]
+                own = {end_point(strings[client], client_port), end_point(strings[broker], broker_port)}
+                legs = [leg[::-1] if side == 1 else leg for leg in others]
+                ends = dict.fromkeys(end_point(ip_text(address), port) for leg in legs for address, port in leg)
+                addresses[row] = self.names.string(" ".join(end for end in ends if end not in own))
+        return addresses
+
     def _ended(self, shards: Sequence[ShardResult]) -> Connections:
         """Return the connections that ended, in order; their slots may be given to others."""
         parts = []
@@ -637,6 +662,7 @@ class ShardMerger:
             if ended.texts:
                 texts = np.array([self.names.string(text) for text in ended.texts], np.int64)
                 strings |= {name: through(texts, those[name]) for name in TEXTS}
+            strings["other_addresses"] = self._other_addresses(those, numbers)
             parts.append(Connections(numbers, those.completed_by, {**those.columns, **strings}))
             self._slots[those.number] = -1
             self.names.over(numbers.tolist())

@@ -60,7 +60,8 @@ class Connections:
     completed_by     ordinal of the packet that ended it
     columns     by name: `is_kafka`, `client_side` (-1: unknown), `first_0` and `first_1` (the first 8 bytes of each
                 side), `first_ns`, `last_ns`, `rtt_ns`, `prefix_kind`, `broker_frames` (messages of the broker), the
-                columns of the table `connections` that are numbers, and `SYMBOLS`
+                columns of the table `connections` that are numbers, and `SYMBOLS`; in a `Window` also
+                `other_addresses`, a string with blanks between them
     """
 
     number: np.ndarray

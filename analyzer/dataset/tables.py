@@ -205,6 +205,7 @@ RECORDS = (
 )
 # fmt: on
 
+ADDRESSES = pa.list_(pa.string())
 # fmt: off
 CONNECTIONS = (
     *KEY,
@@ -251,6 +252,9 @@ CONNECTIONS = (
         ("decrypted", pa.bool_(), "Keys opened it: `opaque_encrypted_bytes` is what TLS itself takes."),
         ("proxied_from", pa.string(), "Client's `ip:port`, as a PROXY header before Kafka says it; null: not said."),
         ("proxied_to", pa.string(), "Where it was meant to go, as a PROXY header, SOCKS5 or HTTP CONNECT says it."),
+        ("other_addresses", ADDRESSES,
+         "Addresses (`ip:port`) under which the same connection was captured too (a NAT, a redirect); copies are "
+         "`duplicates`. Null: none."),
         ("capture_point", pa.string(),
          "Where it was captured, as the handshake's two halves say: `client`, `broker`, `between`, `unknown`."),
         ("requests", pa.int64(), "Request frames."),

@@ -21,7 +21,7 @@ from kwire.analyzer.findings.query import Evidence, Query
 from kwire.analyzer.findings.wording import UNREAD
 from kwire.analyzer.frame import arrow, spill
 from kwire.analyzer.frame.columns import ColumnSet
-from kwire.analyzer.frame.frame import NULL, codes_of
+from kwire.analyzer.frame.frame import NULL, Lists, codes_of
 from kwire.analyzer.frame.grouping import OrdinalIndex, first_rows, number_values
 from kwire.analyzer.frame.parquet import RowGroups, StoredFrame
 from kwire.analyzer.protocol import api_keys as apis
@@ -489,8 +489,21 @@ class CaptureFrame:
         recognised, and then look like retransmissions, but those are never half of all packets."""
         copies, again = self.link_numbers("duplicates"), self.link_numbers("retransmissions")
         packets = self.link_numbers("client_packets") + self.link_numbers("broker_packets")
-        doubled: np.ndarray = (copies > 0) & (20 * (copies + again) >= 9 * packets)
+        doubled: np.ndarray = (copies > 0) & (20 * (copies + again) >= 9 * packets) & ~self.has_legs
         return doubled
+
+    @functools.cached_property
+    def other_addresses(self) -> Lists:
+        """Addresses of other legs of each row of `connections`."""
+        return self.table("connections").lists("other_addresses")
+
+    @functools.cached_property
+    def has_legs(self) -> np.ndarray:
+        """bool[links]: the connection was captured under other addresses too; its copies are known as such."""
+        has_legs = np.zeros(len(self.links), bool)
+        lengths = np.diff(self.other_addresses.offsets)
+        has_legs[: len(lengths)] = lengths > 0
+        return has_legs
 
     @functools.cached_property
     def left_open(self) -> np.ndarray:

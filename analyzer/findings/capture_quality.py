@@ -11,7 +11,8 @@ from kwire.analyzer.dataset.tables import OPAQUE_REASONS
 from kwire.analyzer.findings import foreign_protocols, root_causes, undelivered
 from kwire.analyzer.findings.capture import ORPHAN, CaptureFrame
 from kwire.analyzer.findings.rules import RULES, Limits, Match, limits_of, rule
-from kwire.analyzer.findings.wording import count, lasting, listed, moment, share, size
+from kwire.analyzer.findings.wording import count, lasting, listed, moment, share, size, some
+from kwire.analyzer.frame.grouping import rows_by_key
 
 
 def _worst(capture: CaptureFrame, amounts: np.ndarray) -> tuple[int, ...]:
@@ -195,7 +196,8 @@ def one_way(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     "note",
     "The capture holds 1,200 packets twice (50.0 %).",
     why="One in ten is no accident of the network: a mirror port or `-i any` sees packets on two interfaces.",
-    suppressed_when="Fewer than 10, or fewer than one in ten.",
+    suppressed_when="Fewer than 10, or fewer than one in ten. Connections that were captured under several addresses "
+    "(connection-legs).",
     advice="Nothing is counted twice; capture on one interface to halve the file.",
     evidence="a forged capture with every packet twice; net-lossy-4.3 (1 %) does not",
     packets=10,
@@ -204,11 +206,45 @@ def one_way(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 def duplicated(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     # Where all came twice, what looks as if TCP had sent it again did so too, farther behind than copies are known by.
     twice = capture.link_numbers("duplicates") + np.where(capture.doubled, capture.link_numbers("retransmissions"), 0)
-    packets = int((capture.link_numbers("client_packets") + capture.link_numbers("broker_packets")).sum())
-    many = int(twice.sum())
+    twice = np.where(capture.has_legs, 0, twice)
+    packets = capture.link_numbers("client_packets") + capture.link_numbers("broker_packets")
+    packets, many = int(packets[~capture.has_legs].sum()), int(twice.sum())
     if many >= at.packets and many >= at.share * packets:
         text = f"The capture holds {count(many, 'packet')} twice ({share(many, packets)})."
         yield Match(text, many, *capture.span, links=_worst(capture, twice))
+
+
+@rule(
+    "quality",
+    "connection-legs",
+    "note",
+    "2 connections to 192.168.1.10:9092 were captured under 172.17.0.2:9092 too: their packets are counted once.",
+    why="A fact: the same TCP sequence numbers under other addresses are one connection behind a NAT (a container, "
+    "a load balancer); requests to one address and answers from another one are a sidecar's redirect.",
+    suppressed_when="Another connection has the same ports, and other sequence numbers: it is one of its own.",
+    advice="Addresses and times are those of the leg nearest the client; connections.other_addresses has the others. "
+    "Capture on one interface to halve the file.",
+    evidence="real captures of a container behind a DNAT and of a sidecar; any-sll2-4.3, whose copies have the same "
+    "addresses, does not",
+)
+def legs(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    some_links = np.flatnonzero(capture.has_legs)
+    for (broker,), links in rows_by_key(some_links, capture.broker_of[some_links]).items():
+        addresses = capture.other_addresses.take(links).elements.text("value")
+        often = np.bincount(addresses.codes, minlength=len(addresses.values))
+        others = [addresses.values[code] for code in np.argsort(-often, kind="stable").tolist() if often[code]]
+        name = capture.brokers[broker]
+        text = f"{count(len(links), 'connection')} to {name} {'was' if len(links) == 1 else 'were'} captured under "
+        text += f"{some(others)} too: {'its' if len(links) == 1 else 'their'} packets are counted once."
+        yield Match(
+            text,
+            len(links),
+            int(capture.link_times("first_time")[links].min()),
+            int(capture.link_times("last_time")[links].max()),
+            {"broker": name},
+            {"other_addresses": some(others)},
+            links=tuple(links[[0, 0, -1]].tolist()),
+        )
 
 
 @rule(

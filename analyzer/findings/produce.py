@@ -6,7 +6,7 @@ import bisect
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -358,8 +358,8 @@ def repeats(capture: CaptureFrame) -> tuple[list[Repeat], list[Repeat]]:
     again: list[Repeat] = []
     others: list[Repeat] = []
     for group_rows in groups:
-        first = int(group_rows[0])
-        for row in group_rows[1:].tolist():
+        first, *later = _sent(capture, written, group_rows.tolist())
+        for row in later:
             repeat = Repeat(first, row)
             if written.owner[row] == written.owner[first]:
                 continue
@@ -390,6 +390,31 @@ def _is_same(capture: CaptureFrame, written: Batches, checksums: dict[int, int |
     return bool(written.size[first] == written.size[again] and (written.error[first] != 0 or broke))
 
 
+_HANDED_ON: Final = 8
+"""The last batches among which one is looked for that a proxy handed on: the two are milliseconds apart."""
+
+
+def _sent(capture: CaptureFrame, written: Batches, rows: list[int]) -> list[int]:
+    """Return the batches, of some, that their client sent: without those that a proxy handed on.
+
+    A proxy's request lies within the other's time, on another connection, with its correlation id."""
+    correlation_id, exchanges = capture.column("correlation_id"), capture.exchanges
+    sent: list[int] = []
+    for row in rows:
+        owner = int(written.owner[row])
+        for other in sent[-_HANDED_ON:]:
+            outer, inner = sorted((owner, int(written.owner[other])), key=lambda at: int(exchanges.request_time[at]))
+            if (
+                exchanges.link[outer] != exchanges.link[inner]
+                and correlation_id[outer] == correlation_id[inner]
+                and NULL != exchanges.response_end[inner] <= exchanges.response_end[outer]
+            ):
+                break
+        else:
+            sent.append(row)
+    return sent
+
+
 @rule(
     "produce",
     "produce-retried",
@@ -397,8 +422,9 @@ def _is_same(capture: CaptureFrame, written: Batches, checksums: dict[int, int |
     "svc-a (10.0.0.4) sent 37 batches again, 3 of them after they had been stored.",
     why="Retries are designed for; where one batch in a hundred (of a thousand at least) is repeated, something keeps "
     "failing, and it is a warning.",
-    suppressed_when="Bytes that TCP sent again; parts of a batch that was split; other records under the same sequence "
-    "number (sequence-reused): a batch is the same by its checksum and its number of records.",
+    suppressed_when="Bytes that TCP sent again; parts of a batch that was split; a request that a proxy handed on and "
+    "that was captured on both sides of it; other records under the same sequence number (sequence-reused): a batch is "
+    "the same by its checksum and its number of records.",
     advice="Follow the first failure of each pair.",
     evidence="forged: a batch sent twice; cluster-*",
     share=0.01,

@@ -395,15 +395,19 @@ def _bytes_of(piece: Piece) -> pa.Buffer:
 
 @dataclass(slots=True)
 class _Connections:
-    """The connections that shares have named, by slot."""
+    """The connections that shares have named, by slot, and the other legs of those that ended in a window."""
 
     known: dict[int, tuple[Any, Any, int, int]] = field(default_factory=dict)
+    others: dict[int, list[tuple[Any, Any]]] = field(default_factory=dict)
 
     def end_points(self, slot: int) -> tuple[Any, Any, int, int]:
         return self.known[slot]
 
     def serials(self, slots: np.ndarray) -> np.ndarray:
         return np.array([self.known[slot][3] for slot in slots.tolist()], np.int64)
+
+    def other_end_points(self, slot: int) -> list[tuple[Any, Any]]:
+        return self.others.get(slot, [])
 
 
 def take_facts(
@@ -428,8 +432,10 @@ def take_facts(
         held_times: list[np.ndarray] = []
         facts: list[list[Facts]] = [pickle.loads(_bytes_of(piece)) for piece in pieces[at : at + len(shares)]]
         for window in zip(*facts, strict=True):
+            connections.others.clear()
             for share_facts in window:
                 connections.known.update(share_facts.named)
+                connections.others.update(share_facts.others)
             merged = merging.take(
                 [share_facts.ended for share_facts in window], 0, gather=partial(put_together, window)
             )

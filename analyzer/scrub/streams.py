@@ -286,7 +286,7 @@ class FirstPass:
         self._learn = learn
         self.reader = Reader(point)
         self.captured = CapturedBytes(folder)
-        self._flows = Flows()
+        self._flows = Flows(most_legs=0)  # each copy is rewritten by itself
         self._streams = Streams()
         largest = FRAME_LIMIT // _LARGEST_SHARE
         self._conversations = Conversations(layouts(), ports, True, FRAME_LIMIT // 2, largest)

@@ -21,6 +21,7 @@ import numpy as np
 
 from kwire.captures.chunks.chunk_reader import ChunkReader, ChunkResult
 from kwire.captures.chunks.groups import Met, pairs_of
+from kwire.captures.chunks.marks import Marks, together
 from kwire.captures.chunks.rows import WORDS, as_words, extent, gather, group_rows, grouped, put_rows, sum_up, ways_of
 from kwire.captures.flows import FORGET_NS, REMEMBERED
 from kwire.captures.kernels import NULL
@@ -53,7 +54,7 @@ class Stored(NamedTuple):
     """A chunk's packets in the file `path`: where each batch's parts lie is said at its end. `number`: what is to be
     added to their numbers; `file`: the index of the file that they came from; `pairs`: at most how many four-tuples
     they have; `first_ns`, `last_ns`: the times between which they were captured; `work` int64[groups]: how much there
-    is to do for each group, in about ns."""
+    is to do for each group, in about ns; `marks`: see `marks.Marks.rows`."""
 
     path: str
     size: int
@@ -63,6 +64,7 @@ class Stored(NamedTuple):
     first_ns: int = 0
     last_ns: int = 0
     work: np.ndarray = np.zeros(0, np.int64)
+    marks: np.ndarray = np.zeros((0, 2), np.int64)
 
 
 def apart(stored: Sequence[Stored]) -> bool:
@@ -73,14 +75,20 @@ def apart(stored: Sequence[Stored]) -> bool:
 
 
 def divided(stored: Sequence[Stored], shares: int) -> list[tuple[int, ...]]:
-    """The groups of so many shares, each with about as much work: the next largest goes to who has least."""
+    """The groups of so many shares, each with about as much work: the next largest goes to who has least. Groups with
+    legs of one connection stay together."""
     work = np.stack([chunk.work for chunk in stored]).sum(axis=0)
+    first = together([chunk.marks for chunk in stored], len(work))
+    work = np.bincount(first, work, len(work)).astype(np.int64)
     shares_groups: list[list[int]] = [[] for _ in range(shares)]
     load = [0] * shares
     for group in np.argsort(-work, kind="stable").tolist():
+        if first[group] != group:
+            continue
         share = load.index(min(load))
-        shares_groups[share].append(group)
-        load[share] += int(work[group]) + 1
+        members = np.flatnonzero(first == group).tolist()
+        shares_groups[share] += members
+        load[share] += int(work[group]) + len(members)
     return [tuple(sorted(groups)) for groups in shares_groups]
 
 
@@ -88,7 +96,7 @@ def store(reader: ChunkReader, groups: int, shares: int, path: Path) -> tuple[Ch
     """Read a chunk, and sort its packets into a file of that name; so many shares will read it. Raises CaptureError and
     OSError."""
     with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
-        sorter = _Sorter(file, groups, shares)
+        sorter = _Sorter(file, groups, shares, Marks(reader.chunk.file << 40 ^ reader.chunk.begin, groups))
         small, stay = min(reader.window_bytes, _READ_BYTES), True
         reader.resize(small)
         for packets in reader:
@@ -104,7 +112,8 @@ def store(reader: ChunkReader, groups: int, shares: int, path: Path) -> tuple[Ch
         size = file.tell()
     assert reader.result is not None
     met = sorter.met
-    entry = Stored(str(path), size, reader.chunk.file, 0, met.pairs, met.first_ns, met.last_ns, sorter.work)
+    about = met.pairs, met.first_ns, met.last_ns, sorter.work, sorter.marks.rows
+    entry = Stored(str(path), size, reader.chunk.file, 0, *about)
     return reader.result, entry
 
 
@@ -138,11 +147,13 @@ class _Window(NamedTuple):
 
 
 class _Sorter:
-    """Writes batches, and the `index` of them. `met`: their four-tuples; `work` int64[groups]: how much there is to do
-    for each group. A batch is a window whose bytes are copied, or several, one behind the other, whose bytes stay."""
+    """Writes batches, and the `index` of them. `met`: their four-tuples; `marks`: what tells legs among these; `work`
+    int64[groups]: how much there is to do for each group. A batch is a window whose bytes are copied, or several, one
+    behind the other, whose bytes stay."""
 
-    def __init__(self, file: io.BufferedWriter, groups: int, shares: int) -> None:
+    def __init__(self, file: io.BufferedWriter, groups: int, shares: int, marks: Marks) -> None:
         self._file, self._shares = file, shares
+        self.marks = marks
         self.index: list[list[int]] = []
         self.met = Met()
         self.work = np.zeros(groups, np.int64)
@@ -161,6 +172,7 @@ class _Sorter:
         )
         columns = as_words(columns)
         self.met.take(columns.time_ns, pairs)
+        self.marks.take(pairs, columns)
         whose, counts, sizes = grouped(columns, pairs, groups)
         self.work += _PACKET_WORK * counts + _BYTE_WORK * sizes
         most = int(np.bincount(np.arange(groups) % self._shares, counts).argmax())

@@ -153,12 +153,12 @@ def metadata(correlation_id: int, topics: Sequence[str] = ("orders",)) -> bytes:
     return request(METADATA, 9, correlation_id, body)
 
 
-def metadata_answer(correlation_id: int, topics: Sequence[str] = ("orders",)) -> bytes:
+def metadata_answer(correlation_id: int, topics: Sequence[str] = ("orders",), host: str = "broker-1") -> bytes:
     body = {
         "throttleTimeMs": 0,
         "clusterId": "c",
         "controllerId": 1,
-        "brokers": [{"nodeId": 1, "host": "broker-1", "port": 9092, "rack": None}],
+        "brokers": [{"nodeId": 1, "host": host, "port": 9092, "rack": None}],
         "topics": [
             {
                 "errorCode": 0,

@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kwire.captures.flows import FORGET_NS, FRESH_PACKETS, LINGER_NS, REMEMBERED, WOKEN_INDEX, WOKEN_SLOT, Flows
+from kwire.captures.legs import MOST_LEGS
 from tests.captures.forge import ACK, FIN, RST, SYN, End, Segment
 from tests.captures.streaming import BROKER, CLIENT, HANDSHAKE, MS, START_NS, b, c, packets_of, timed
 from tests.programs import CHECKED_AND_PLAIN, STRICT, printed
@@ -45,14 +46,18 @@ class Named:
 
 
 def name(
-    segments: Sequence[Segment], batches: Sequence[int] = (), recycle: bool = False, remembered: int = REMEMBERED
+    segments: Sequence[Segment],
+    batches: Sequence[int] = (),
+    recycle: bool = False,
+    remembered: int = REMEMBERED,
+    most_legs: int = MOST_LEGS,
 ) -> Named:
     """Return the connections that `Flows` finds in packets.
 
     batches: numbers of packets after which a window ends; recycle: slots of ended connections are given back after
     each window, as the engine does."""
     every = timed(segments)
-    flows, named = Flows(remembered), Named()
+    flows, named = Flows(remembered, most_legs=most_legs), Named()
     cuts = [0, *sorted(batches), len(every)]
     alone: dict[frozenset[End], int] = {}  # four-tuples of which nothing but a SYN was seen so far: which packet
     for begin, end in pairwise(cuts):
@@ -529,7 +534,7 @@ def tangled(rng: random.Random) -> list[Segment]:
 @given(seed=st.integers(0, 1 << 30), remembered=st.sampled_from([0, 1, 2, REMEMBERED]))
 def test_the_kernel_does_what_the_plain_twin_does(seed: int, remembered: int) -> None:
     packets = tangled(random.Random(seed))
-    assert name(packets, remembered=remembered) == by_reference(packets, remembered)
+    assert name(packets, remembered=remembered, most_legs=0) == by_reference(packets, remembered)
 
 
 @settings(max_examples=100)
@@ -541,13 +546,13 @@ def test_the_kernel_does_what_the_plain_twin_does(seed: int, remembered: int) ->
 )
 def test_windows_and_recycled_slots_change_nothing(seed: int, cuts: list[int], recycle: bool, remembered: int) -> None:
     packets = tangled(random.Random(seed))
-    cut = name(packets, [min(cut, len(packets)) for cut in cuts], recycle, remembered)
-    assert cut == name(packets, remembered=remembered)
+    cut = name(packets, [min(cut, len(packets)) for cut in cuts], recycle, remembered, 0)
+    assert cut == name(packets, remembered=remembered, most_legs=0)
 
 
 def few() -> str:
     """Describe a few captures and their connections; equal in each run."""
-    return "\n".join(repr(name(tangled(random.Random(seed)), remembered=seed % 3)) for seed in range(100))
+    return "\n".join(repr(name(tangled(random.Random(seed)), remembered=seed % 3, most_legs=0)) for seed in range(100))
 
 
 @CHECKED_AND_PLAIN

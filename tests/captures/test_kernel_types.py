@@ -84,8 +84,8 @@ FAULTS = {
             "row = tables.direction[key + side, t.D_HEAD]",
             '"StreamTables" has no attribute "direction"',
         ),
-        "flush(tables, slot, time_ns[i], completed_by)": (
-            "flush(tables, slot, completed_by)",
+        "flush(tables, slot, time_ns, completed_by)\n        tables": (
+            "flush(tables, slot, completed_by)\n        tables",
             'Missing positional argument "completed_by" in call to "flush"',
         ),
     },

@@ -27,6 +27,7 @@ LATER = {
     "connections": {
         "capture_point", "opaque_prefix_bytes", "proxied_from", "proxied_to", "tls_version", "tls_cipher", "tls_sni",
         "tls_alpn", "tls_subject", "tls_not_after", "tls_failure", "decrypted",
+        "other_addresses",
     },
 }
 # fmt: on

@@ -93,6 +93,21 @@ def duplicated(traffic: Traffic, wrong: bool) -> None:
     traffic.link(0, client_packets=60, broker_packets=60, duplicates=12 if wrong else 11)
 
 
+@case("capture-duplicated", "not of connections under several addresses")
+def duplicated_legs(traffic: Traffic, wrong: bool) -> None:
+    traffic.link(0, client_packets=60, broker_packets=60, duplicates=12)
+    traffic.link(1, client_packets=60, broker_packets=60, duplicates=60, other_addresses=["172.17.0.2:9092"])
+    if not wrong:
+        traffic.rows["connections"][0]["duplicates"] = 11
+
+
+@case("connection-legs")
+def connection_legs(traffic: Traffic, wrong: bool) -> None:
+    for number in range(3):
+        others = ["172.17.0.2:9092"] if wrong and number else None
+        traffic.link(number, client_packets=9, broker_packets=9, other_addresses=others)
+
+
 @case("tls-not-decoded")
 def encrypted(traffic: Traffic, wrong: bool) -> None:
     looks = "TLS" if wrong else "HTTP"
@@ -417,6 +432,13 @@ _BATCH = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 10}
 def retried(traffic: Traffic, wrong: bool) -> None:
     traffic.ask("Produce", 0, place=("t", 0), batch=_BATCH, error="NOT_LEADER_OR_FOLLOWER")
     traffic.ask("Produce", 1, place=("t", 0), batch=_BATCH if wrong else {**_BATCH, "base_sequence": 11})
+
+
+@case("produce-retried", "not by a proxy that hands it on")
+def handed_on(traffic: Traffic, wrong: bool) -> None:
+    """The proxy's own request lies within the client's, and is the same message."""
+    traffic.ask("Produce", 0.001, 2, on=1, place=("t", 0), batch=_BATCH, correlation_id=7)
+    traffic.ask("Produce", 0, 5, place=("t", 0), batch=_BATCH, correlation_id=8 if wrong else 7)
 
 
 @case("duplicate-records")

@@ -15,8 +15,9 @@ REPLACED = frozenset([
     "response_offset", "host", "rack", "node", "client_ids", "key", "value", "headers", "decoded", "principal",
     "refused_principal", "group_ids", "topics_written", "topics_read", "evidence", "trigger_member", "members_before",
     "members_after", "assignment_before", "assignment_after", "stopped", "partitions", "offsets", "fenced_by",
-    "proxied_from", "proxied_to", "who", "what", "text", "advice", "first", "worst", "last", "software_name",
-    "software_version", "broker", "protocol", "tls_version", "tls_cipher", "tls_sni", "tls_alpn", "tls_subject",
+    "proxied_from", "proxied_to", "other_addresses", "who", "what", "text", "advice", "first", "worst", "last",
+    "software_name", "software_version", "broker", "protocol", "tls_version", "tls_cipher", "tls_sni", "tls_alpn",
+    "tls_subject",
     "tls_not_after", "tls_server_name",
 ])
 # fmt: on

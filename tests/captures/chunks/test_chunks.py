@@ -237,7 +237,11 @@ def test_four_tuples_of_a_chunk_are_counted_and_shares_have_as_much_to_do(tmp_pa
     for number in range(900):
         client = (f"10.0.{number >> 8}.{number & 255}", 40_000)
         writes = [Write(TO_BROKER, bytes(200)) for _ in range(1 + number % 7)]
-        records += forge.rendered(forge.converse(writes, client=client, start_ns=forge.START_NS + number * 1000))
+        isn = number * 1_000_000  # as of real systems: with equal ones they might be legs of one connection
+        conversation = forge.converse(
+            writes, client=client, start_ns=forge.START_NS + number * 1000, client_isn=isn, broker_isn=isn + 500_000
+        )
+        records += forge.rendered(conversation)
     path = tmp_path / "capture.pcap"
     path.write_bytes(forge.pcap(records))
     [chunk] = chunks_of(CapturePoint("point", (str(path),)), 1 << 30)
