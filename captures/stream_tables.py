@@ -46,22 +46,17 @@ DATA, GAP, SNAPLEN, FINISH, RESET, END = 0, 1, 2, 3, 4, 5
     C_ANSWERED,
     C_RTT_NS,
     C_PATH_DELAY_NS,  # from the SYN to the SYN-ACK, where both came before any payload; else -1
-<<<<<<< HEAD
     C_SILENCE_NS,  # the longest time between two packets
     C_SILENCE_END_NS,  # when it ended
     C_CLOSER,  # 1 + the side whose FIN or RST came first; 0: none
     C_CLOSED_AFTER,  # 1 + the side that had last sent payload then; 0: none
     C_CLOSED_AFTER_NS,  # how long before
+    C_LEGS,  # 1: packets of other legs were seen
     C_COLUMNS,
-) = range(17)
+) = range(18)
 
 SACK_RANGES = 4
 """Ranges that a receiver holds beyond a hole, as far as a direction remembers them: an ACK has room for four."""
-=======
-    C_LEGS,  # 1: packets of other legs were seen
-    C_COLUMNS,
-) = range(13)
->>>>>>> main
 
 LATE_RANGES = 4
 """Gaps a direction remembers, to tell a byte that came too late from one that came twice."""

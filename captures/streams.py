@@ -521,14 +521,11 @@ def advance(
                 duplicate(d, key, here, start, captured_stop)
                 if conflicts and start == stop:
                     d[key, t.D_CONFLICTS] += 1
-<<<<<<< HEAD
+            if start < stop and c[slot, t.C_LEGS] != 0:
+                displace(tables, key, start, stop)
             if not copy and not keep_alive and here < d[key, t.D_HIGH]:
                 repeat(d, key, here, stop, time_ns[i])
             in_order = d[key, t.D_HEAD] < 0
-=======
-            if start < stop and c[slot, t.C_LEGS] != 0:
-                displace(tables, key, start, stop)
->>>>>>> main
             if start < stop:
                 new = wait(
                     tables,
