@@ -10,15 +10,12 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 SAMPLE := captures/samples/codecs-franzgo-4.3/capture.pcap
 DEMO := out/demo
 
-# Pythons that `make wheels` builds for: those minor versions that are here under their own names.
-PYTHONS ?= $(shell for minor in 11 12 13; do python3.$$minor -c '' 2>/dev/null && echo python3.$$minor; done)
-
 # Groups of tests (tests/groups.py) that `make test` leaves out, but for one test of each.
 GROUPS := spark broker browser fuzz kill growth compiler
 space := $(subst ,, )
 ANY_GROUP := $(subst $(space), or ,$(strip $(GROUPS)))
 
-.PHONY: help demo test test-all test-rest test-group test-for nightly lint types imports pytest fuzz bench wheel wheels docs lock clean
+.PHONY: help demo test test-all test-rest test-group test-for nightly lint types imports pytest fuzz bench wheel docs lock clean
 
 help:
 	@echo "make demo   install into .venv, analyse a shipped capture, show some of its exchanges, report on it"
@@ -28,8 +25,7 @@ help:
 	@echo "make nightly     all tests, then thousands of broken inputs and replays of every capture (hours)"
 	@echo "make fuzz   thousands of broken captures, log files and answers at every door (hours)"
 	@echo "make bench  time kwire against tshark on generated captures (minutes; needs tshark)"
-	@echo "make wheel  build dist/kwire-*.whl for this Python, its kernels compiled for x86-64-v3 and v2 (minutes)"
-	@echo "make wheels the same for each Python that is here (others: make wheels PYTHONS='/path/to/python3.12 python3.13')"
+	@echo "make wheel  build dist/kwire-*.whl for any Python, its kernels compiled for x86-64-v3 and v2 (minutes; needs cc)"
 	@echo "make docs   build the documentation with its reference pages into out/docs/site (warnings are errors)"
 	@echo "make lock   resolve the dependencies of pyproject.toml again into requirements.lock"
 
@@ -99,11 +95,6 @@ bench: $(VENV)/installed
 wheel: $(VENV)/installed
 	@echo "== wheel: kwire with its kernels compiled, so that its first command does not (minutes)"
 	$(BIN)/python tools/wheel.py $(ARGS)
-
-wheels:
-	@set -e; for python in $(PYTHONS); do \
-		minor=$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
-		$(MAKE) wheel PYTHON=$$python VENV=out/venv-$$minor; done
 
 docs: $(VENV)/installed out/docs-venv/installed
 	@echo "== docs: reference pages from the code, then mkdocs, whose warnings are errors"

@@ -46,7 +46,8 @@ def narrow(x: Table, which: Table, out: Array, at: Int) -> None:
     for j in range(len(which)):
         column = which[j]
         for i in range(x.shape[1]):
-            out[j, at + i] = x[column, i]
+            value = x[column, i]
+            out[j, at + i] = np.int64(0) if value == NULL else value
 
 
 @kernel

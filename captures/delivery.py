@@ -59,6 +59,17 @@ def gap(tables: StreamTables, key: Int, target: Int, time_ns: Int, completed_by:
     d[key, at] = d[key, t.D_NEXT]
     d[key, at + 1] = target
     d[key, t.D_LATE_AT] += 1
+    # A receiver that acknowledges, and did not acknowledge these, never had them; what was sent before the capture
+    # began is not lost either.
+    never = np.int64(0)
+    if d[key ^ 1, t.D_PACKETS] > 0 and d[key, t.D_MAX_ACK] >= 0:
+        never = max(np.int64(0), target - max(d[key, t.D_NEXT], d[key, t.D_MAX_ACK]))
+    unsent = never
+    if tables.connections[key >> 1, t.C_SYN_SIDE] < 0 and d[key, t.D_GAPS] == 0 and target <= d[key, t.D_BEFORE]:
+        unsent = target - d[key, t.D_NEXT]
+    d[key, t.D_NEVER_BYTES] += never
+    d[key, t.D_UNSENT_BYTES] += unsent
+    d[key, t.D_UNSENT_GAPS] += np.int64(unsent == target - d[key, t.D_NEXT])
     d[key, t.D_GAPS] += 1
     d[key, t.D_GAP_BYTES] += target - d[key, t.D_NEXT]
     d[key, t.D_NEXT] = target

@@ -4,19 +4,24 @@ A *kernel* is a Numba function from arrays to arrays: no I/O, no Python objects,
 bound checked before the read. Use `@kernel` on what Python calls, `@inline` on small helpers that other kernels call
 and `@shared` on larger ones.
 
-Numba is imported only to compile. What it made is kept as object code (`native.py`) in a folder named by a hash of
-every file that code may come from (`SOURCES`): Numba itself does not notice an edit of a function that is called from
-another module, and would run the stale one. `NUMBA_DISABLE_JIT=1` leaves plain Python functions, and with
-`NUMBA_BOUNDSCHECK=1` (a read past an array raises IndexError) Numba does all of it, its own cache included.
+A kernel's code comes from the first of these that has it:
 
-Where object code came with the installation and fits (`shipped.py`), nothing is compiled at all. Nothing is printed
-here: who wants to say that kernels are being compiled, and how many, asks to be told (`tell`).
+1. the shared library that came with the installation, if it fits (`shipped.py`): then nothing is compiled at all;
+2. this user's cache: object code (`native.py`) in a folder named by a hash of every file that code may come from
+   (`SOURCES`), because Numba itself does not notice an edit of a function that is called from another module;
+3. Numba, the extra `compile`, which is imported only to compile;
+4. Python: what is read is so little (`expect`) that compiling would take longer.
+
+`NUMBA_DISABLE_JIT=1` leaves plain Python functions, and with `NUMBA_BOUNDSCHECK=1` (a read past an array raises
+IndexError) Numba does all of it, its own cache included. Nothing is printed here: who wants to say that kernels are
+being compiled, and how many, asks to be told (`tell`).
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import functools
 import gc
 import hashlib
@@ -31,6 +36,7 @@ import numpy
 
 from kwire.captures import native, shipped
 from kwire.captures.cache import cache_root, content_of, ours_alone, python_files, replace
+from kwire.captures.errors import KwireError
 
 # What kernels take and give. Numba infers its own types; these let mypy check the calls between kernels.
 Int: TypeAlias = Any
@@ -66,9 +72,6 @@ def _set(variable: str) -> bool:
 _PLAIN_PYTHON = _set("NUMBA_DISABLE_JIT")
 _BOUNDS_CHECKED = _set("NUMBA_BOUNDSCHECK")
 
-COMPILED: Final = not _PLAIN_PYTHON
-"""Kernels are machine code, and may call others' (`call_at`)."""
-
 
 def sources_hash(root: Path = _ROOT) -> str:
     """Hash the sources of all kernels in `root`."""
@@ -93,7 +96,7 @@ CACHE_FOLDER = cache_folder(_SOURCES_HASH)
 
 @functools.cache
 def came_along() -> shipped.Shipped:
-    """Find the object code of this installation that fits this process.
+    """Find the shared library of this installation that fits this process.
 
     None, and no reason, if kernels are not compiled, or if Numba alone compiles them."""
     return shipped.Shipped(None) if _PLAIN_PYTHON or _BOUNDS_CHECKED else shipped.chosen(_SOURCES_HASH)
@@ -104,26 +107,67 @@ def object_folder() -> Path:
     """The part of it with object code of the installed Numba and LLVM for this processor, under the switches of Numba
     that are set."""
     digest = hashlib.sha256(native.machine().encode())
-    digest.update(shipped.numba_version().encode())
     for name in shipped.switches():
         digest.update(f"{name}={os.environ[name]}".encode())
     return CACHE_FOLDER / digest.hexdigest()[:16]
 
 
+def needs_no_compiler() -> bool:
+    """Whether kernels are not compiled, or came along compiled."""
+    return _PLAIN_PYTHON or came_along().library is not None
+
+
 def warm() -> bool:
     """Whether some kernels are compiled already."""
+    if needs_no_compiler() or not native.has_compiler():
+        return True
     folder = CACHE_FOLDER if _BOUNDS_CHECKED else object_folder()
-    return _PLAIN_PYTHON or came_along().folder is not None or (folder.is_dir() and any(folder.iterdir()))
+    return folder.is_dir() and any(folder.iterdir())
 
 
 def once(name: str, work: Callable[[], object]) -> None:
     """Run `work`, which calls kernels so that they are compiled, unless it ran before under this name.
 
-    It does not run if nothing need be compiled."""
+    It does not run if nothing need be compiled, or nothing can be."""
+    if needs_no_compiler() or not native.has_compiler():
+        return
     mark = object_folder() / f"{name}.done"
-    if not _PLAIN_PYTHON and came_along().folder is None and not ours_alone(mark):
+    if not ours_alone(mark):
         work()
         replace(mark, b"")
+
+
+# --- without a compiler ----------------------------------------------------------------------------------------------
+
+PLAIN_BYTES: Final = 1 << 20
+"""Bytes of captures that kernels read as plain Python where they would have to be compiled first: at most ten seconds,
+against a minute and a half (`tests/bench/README.md`)."""
+
+_expected_bytes = 0
+
+
+def expect(size: int | None) -> None:
+    """Say how many bytes kernels are about to read; None: nobody knows, so they are compiled.
+
+    What a process reads adds up: one that reads many small captures compiles too."""
+    global _expected_bytes
+    _expected_bytes += PLAIN_BYTES + 1 if size is None else size
+
+
+def runs_plain() -> bool:
+    """Whether kernels that have no code run as plain Python, because what they read is known to be little."""
+    return 0 < _expected_bytes <= PLAIN_BYTES
+
+
+class CompilerMissingError(KwireError):
+    """Kernels that came along do not fit, and nothing here can compile them."""
+
+    def __init__(self) -> None:
+        reason = came_along().reason or "this installation brought none for this machine"
+        super().__init__(
+            f"kernels have to be compiled, and Numba is not installed ({reason})",
+            "pip install 'kwire[compile]' (210 MB)",
+        )
 
 
 class Compiling(NamedTuple):
@@ -169,6 +213,8 @@ _OPTIONS: dict[str, Any] = {"nogil": True, "_nrt": False, "error_model": "numpy"
 @functools.cache
 def with_numba() -> Any:
     """Import Numba and register our kernels and helpers with it."""
+    if not native.has_compiler():
+        raise CompilerMissingError
     if "NUMBA_CACHE_DIR" not in os.environ:
         # Numba reads the variable when it is imported; setting it afterwards would be too late.
         os.environ["NUMBA_CACHE_DIR"] = str(CACHE_FOLDER)
@@ -198,7 +244,7 @@ def _full_name(function: Callable[..., Any]) -> str:
 
 def _source_of(function: Callable[..., Any]) -> Path | None:
     """The file of a kernel outside `SOURCES`, which the cache folder's name does not stand for."""
-    source = Path(getattr(function, "py_func", function).__code__.co_filename)
+    source = Path(getattr(function, "py_func", function).__code__.co_filename).resolve()
     return None if any(source.is_relative_to(_ROOT / folder) for folder in SOURCES) else source
 
 
@@ -209,7 +255,7 @@ def compile_apart(wanted: Callable[..., Any], work: Callable[[], object]) -> Non
     name = _full_name(wanted)
     if work.__qualname__ != work.__name__:
         raise ValueError(f"{work.__qualname__}: another process can only call what a module names")
-    if warm() or name in _apart or (os.cpu_count() or 1) < 2:
+    if warm() or runs_plain() or name in _apart or (os.cpu_count() or 1) < 2:
         return
     import subprocess  # not at every start
 
@@ -247,7 +293,7 @@ def without_collection() -> Iterator[None]:
 
 
 class Helper:
-    """A function that kernels call. Compiled code of its own has no entry for Python."""
+    """A function that kernels call. Compiled code of its own has no entry for Python: Python runs it plain."""
 
     def __init__(self, function: Callable[..., Any], **options: Any) -> None:
         self.py_func = function
@@ -259,6 +305,9 @@ class Helper:
         """Numba's dispatcher that compiles it."""
         return with_numba().njit(self.py_func, **self._options)
 
+    def __call__(self, *arguments: Any) -> Any:
+        return self.py_func(*arguments)
+
 
 class Intrinsic:
     """An operation that kernels express in LLVM's instructions.
@@ -266,7 +315,7 @@ class Intrinsic:
     `make` builds Numba's intrinsic once something is compiled with it. `reference` is the same in Python, for
     kernels that run as plain Python."""
 
-    def __init__(self, make: Callable[[], Any], reference: Callable[..., Any] | None = None) -> None:
+    def __init__(self, make: Callable[[], Any], reference: Callable[..., Any]) -> None:
         self._make = make
         self._reference = reference
 
@@ -281,8 +330,6 @@ class Intrinsic:
         return cpu_target.typing_context.resolve_value_type(builder)
 
     def __call__(self, *arguments: Any) -> Any:
-        if self._reference is None:
-            raise NotImplementedError("only compiled kernels can do this")
         return self._reference(*arguments)
 
 
@@ -367,15 +414,21 @@ def _prefetch() -> Any:
     return prefetch
 
 
-call_at: Callable[[Int, tuple[Int, ...]], Int] = Intrinsic(_call_at)
+def _called_at(address: Int, arguments: tuple[Int, ...]) -> int:
+    kinds = [ctypes.c_int64] * len(arguments)
+    result: int = ctypes.CFUNCTYPE(ctypes.c_int32, *kinds)(int(address))(*map(int, arguments))
+    return result
+
+
+call_at: Callable[[Int, tuple[Int, ...]], Int] = Intrinsic(_call_at, _called_at)
 """Call the C function at an address with whole numbers and addresses, all int64; it gives a C int. Nothing is checked:
 who calls answers for the address and for what is behind those that it hands over."""
 
-address_of: Callable[[Bytes], Int] = Intrinsic(_address_of)
+address_of: Callable[[Bytes], Int] = Intrinsic(_address_of, native.address)
 """Where an array's first item lies, for as long as the kernel's caller keeps the array."""
 
 
-MACHINE_CODE: Final = COMPILED and not _BOUNDS_CHECKED
+MACHINE_CODE: Final = not _PLAIN_PYTHON and not _BOUNDS_CHECKED
 """Kernels may read as processors do; else each byte is read by itself, so that Python or Numba checks where it is."""
 
 
@@ -400,6 +453,7 @@ class Kernel(Helper):
         super().__init__(function)
         self._ready: dict[tuple[Any, ...], native.Linked] = {}
         self._numba_only: set[tuple[Any, ...]] = set()
+        self._no_code: set[tuple[Any, ...]] = set()
         _known.append(self)
 
     @functools.cached_property
@@ -414,13 +468,20 @@ class Kernel(Helper):
             for argument in arguments:
                 native.flatten(argument, key, values)
         except native.NotPlain:
-            return self.by_numba(*arguments)
+            return self._otherwise(*arguments)
         kind = tuple(key)
         ready = self._ready.get(kind) or self._prepared(kind, arguments, values)
-        return self.by_numba(*arguments) if ready is None else ready(values)
+        return self._otherwise(*arguments) if ready is None else ready(values)
+
+    def _otherwise(self, *arguments: Any) -> Any:
+        """Call it where it has no code of ours: as plain Python, or by Numba's own dispatch."""
+        if not runs_plain():
+            return self.by_numba(*arguments)
+        with numpy.errstate(over="ignore"):  # hashes wrap on purpose
+            return self.py_func(*arguments)
 
     def holding(self, arguments: Sequence[Any], free: Sequence[int]) -> Held | None:
-        """See `holding`; None where Numba has to do the call."""
+        """See `holding`; None where it has no code of ours."""
         key: list[Any] = []
         values: list[Any] = []
         places: list[int] = []
@@ -433,36 +494,41 @@ class Kernel(Helper):
 
     def _prepared(self, kind: tuple[Any, ...], arguments: Sequence[Any], values: Sequence[Any]) -> native.Linked | None:
         """The code for a kind of arguments: what came along, else from the cache folder, else compiled and put there.
-        None: Numba's own."""
+        None: there is none, see `_otherwise`."""
         with _compiling:
-            if kind in self._ready or kind in self._numba_only:
+            if kind in self._ready or kind in self._numba_only or (kind in self._no_code and runs_plain()):
                 return self._ready.get(kind)
             name = self.file_name(kind)
-            code = _stored(name)
-            if code is None:
-                code = self._made_anew(name, arguments, values)
-            if code is None:
-                self._numba_only.add(kind)
+            ready = _installed(name) or _cached(name)
+            if ready is None and runs_plain():
+                self._no_code.add(kind)
                 return None
-            self._ready[kind] = native.linked(code)
-            return self._ready[kind]
+            ready = ready or self._made_anew(name, arguments, values)
+            if ready is None:
+                self._numba_only.add(kind)
+            else:
+                self._ready[kind] = ready
+            return ready
 
-    def _made_anew(self, name: str, arguments: Sequence[Any], values: Sequence[Any]) -> native.ObjectCode | None:
+    def _made_anew(self, name: str, arguments: Sequence[Any], values: Sequence[Any]) -> native.Linked | None:
         """Compiled, here or in the process that was started for it, and put into the cache folder."""
+        if not native.has_compiler():
+            raise CompilerMissingError
         others = [kernel for kernel in _known if kernel is not self and not kernel._ready and not kernel._numba_only]
         _listener(Compiling(_full_name(self), len(_compiled_names) + 1, len(_compiled_names) + 1 + len(others)))
-        code = None
+        ready = None
         if (apart := _apart.pop(_full_name(self), None)) is not None:
             apart.wait()
-            code = _stored(name)
-        if code is None:
+            ready = _cached(name)
+        if ready is None:
             with without_collection():
                 code = native.compiled(self.dispatcher, arguments, values)
             if code is not None:
                 replace(object_folder() / name, code.to_bytes())
+                ready = native.linked(code)
         _compiled_names.append(_full_name(self))
         _listener(None)
-        return code
+        return ready
 
     @property
     def kinds(self) -> list[tuple[Any, ...]]:
@@ -501,14 +567,17 @@ def holding(function: Callable[..., Any], arguments: Sequence[Any], free: Sequen
     return ready or Held(lambda values: function(*values), list(arguments), free, arguments)
 
 
-def _stored(name: str) -> native.ObjectCode | None:
-    """Object code that came along, or from the cache folder; None where there is none, or none that is whole."""
-    folder = came_along().folder
-    if folder is not None:
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            return native.ObjectCode.from_bytes(shipped.content_of(folder / name))
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        return native.ObjectCode.from_bytes(content_of(object_folder() / name))
+def _installed(name: str) -> native.Linked | None:
+    """Code that came along; None where there is none."""
+    library = came_along().library
+    return library.kernel(name) if library is not None else None
+
+
+def _cached(name: str) -> native.Linked | None:
+    """Code from the cache folder; None where there is none, or none that is whole."""
+    if native.has_compiler():
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            return native.linked(native.ObjectCode.from_bytes(content_of(object_folder() / name)))
     return None
 
 

@@ -1,35 +1,32 @@
-"""Compiled kernels as files of object code, called without Numba.
+"""Compiled kernels called without Numba: from a shared library, or as object code that LLVM loads.
 
-Importing Numba and letting it restore what it compiled earlier takes half a second and more, which is most of the time
-that a small capture needs. So what Numba compiles is kept as plain object code, and put into memory by ourselves, or
-where that is not what we know, by LLVM alone (llvmlite).
+In: a Numba dispatcher and arguments. Out: an `ObjectCode` that can be stored, read back and linked into this process,
+or that `tools/object_code.py` links into the shared library of a wheel; and a Python callable of either. Rule: whatever
+is not plainly sound (an argument of another form than here, a symbol that this process may not have, a platform whose
+object files we cannot check) gives `None`, and Numba does the call itself.
 
-In: a Numba dispatcher and arguments. Out: an `ObjectCode` that can be stored, read back and linked into this process as
-a Python callable. Rule: whatever is not plainly sound (an argument of another form than here, a symbol that this
-process may not have, a platform whose object files we cannot check) gives `None`, and Numba does the call itself.
-
-The call is Numba's own between compiled functions: `int32 status = f(result *, exception **, arguments ...)`. An array
-is seven or more arguments: two owners (null: the caller keeps it alive), number of items, size of an item, address,
-shape, strides; a tuple is its parts one after the other. What LLVM says the function takes is compared with that.
+The call is Numba's own between compiled functions, which knows nothing of Python:
+`int32 status = f(result *, exception **, arguments ...)`. An array is seven or more arguments: two owners (null: the
+caller keeps it alive), number of items, size of an item, address, shape, strides; a tuple is its parts one after the
+other. What LLVM says the function takes is compared with that.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import importlib.util
 import json
-import mmap
 import struct
-import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from kwire.captures.cache import opened, sealed
-from kwire.captures.host import host, version
 
 _POINTER: Final = "ptr"
 _PARAMETERS: Final[dict[str, Any]] = {
@@ -72,28 +69,10 @@ def _name(dtype: np.dtype[Any]) -> str:
     return _names[dtype]
 
 
-def _address_by_interface(array: np.ndarray) -> int:
-    """Return an array's address by NumPy's interface, a dict of all its properties."""
-    address: int = array.__array_interface__["data"][0]
-    return address
-
-
-def _looked_up(array: np.ndarray) -> int:
-    """Return an array's address as code compiled against NumPy reads it.
-
-    That is `PyArray_DATA`: the first field of an array behind the object's head. A window takes hundreds of arrays
-    apart, and asking for addresses is half of that."""
-    return _pointer(id(array) + _HEAD).value or 0
-
-
-_pointer: Final = ctypes.c_void_p.from_address
-_HEAD: Final = object.__basicsize__
-_SAMPLE: Final = np.zeros(3)
-address: Final = (
-    _looked_up
-    if sys.implementation.name == "cpython" and _looked_up(_SAMPLE) == _address_by_interface(_SAMPLE)
-    else _address_by_interface
-)
+def address(array: np.ndarray) -> int:
+    """Return where an array's first item lies."""
+    place: int = array.__array_interface__["data"][0]
+    return place
 
 
 class NotPlain(TypeError):
@@ -136,27 +115,39 @@ def flatten(value: Any, key: list[Any], values: list[Any]) -> None:
         raise NotPlain(f"a {kind.__name__}")
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectCode:
-    """One kernel compiled for one signature.
+class Entry(NamedTuple):
+    """How to call one kernel compiled for one signature.
 
     symbol      name of its function
     parameters  LLVM's type of each parameter after the result and the exception, as `ptr` or `i64`
     returns     type of the result, or of each part of it; empty: it returns None
     several     the result is a tuple
-    code        the object file
     """
 
     symbol: str
     parameters: tuple[str, ...]
     returns: tuple[str, ...]
     several: bool
+
+    @classmethod
+    def of(cls, content: Sequence[Any]) -> Entry:
+        """Restore an entry from JSON. Raises ValueError, TypeError or KeyError if it is none."""
+        symbol, parameters, returns, several = content
+        if not set(parameters) <= _PARAMETERS.keys() or not set(returns) <= _RESULTS.keys():
+            raise ValueError(f"{symbol}: parameters or results of unknown types")
+        return cls(str(symbol), tuple(parameters), tuple(returns), bool(several))
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectCode:
+    """An object file with one kernel compiled for one signature."""
+
+    entry: Entry
     code: bytes
 
     def to_bytes(self) -> bytes:
         """For a file: the size of the description, the description, the object file, all under a checksum."""
-        about = {name: value for name, value in asdict(self).items() if name != "code"}
-        described = json.dumps(about).encode()
+        described = json.dumps(self.entry).encode()
         return sealed(struct.pack("<I", len(described)) + described + self.code)
 
     @classmethod
@@ -164,13 +155,15 @@ class ObjectCode:
         """The reverse. Raises ValueError where the bytes are not whole."""
         content = opened(data)
         end = 4 + struct.unpack_from("<I", content)[0]
-        about = json.loads(bytes(content[4:end]))
-        parameters, returns = tuple(about["parameters"]), tuple(about["returns"])
-        return cls(about["symbol"], parameters, returns, about["several"], bytes(content[end:]))
+        return cls(Entry.of(json.loads(bytes(content[4:end]))), bytes(content[end:]))
 
 
-def compiled(dispatcher: Any, arguments: Sequence[Any], values: Sequence[Any]) -> ObjectCode | None:
-    """Let Numba compile for these arguments; None where the result cannot be used without Numba."""
+def compiled(
+    dispatcher: Any, arguments: Sequence[Any], values: Sequence[Any], library_symbol: str = ""
+) -> ObjectCode | None:
+    """Let Numba compile for these arguments; None where the result cannot be used without Numba.
+
+    `library_symbol`: compile for a shared library, with this name of the function."""
     import numba
 
     if len(values) > _MAX_PARAMETERS:
@@ -194,7 +187,29 @@ def compiled(dispatcher: Any, arguments: Sequence[Any], values: Sequence[Any]) -
         or not undefined <= _LIBRARY_CALLS
     ):
         return None
-    return ObjectCode(symbol, tuple(parameters), returns, "Tuple" in type(result.fndesc.restype).__name__, code)
+    entry = Entry(symbol, tuple(parameters), returns, "Tuple" in type(result.fndesc.restype).__name__)
+    if library_symbol:
+        return ObjectCode(entry._replace(symbol=library_symbol), _position_independent(result, library_symbol))
+    return ObjectCode(entry, code)
+
+
+def _position_independent(result: Any, symbol: str) -> bytes:
+    """Compile what Numba has optimized once more, as code that may lie anywhere, with `symbol` as its only new name."""
+    import llvmlite.binding as llvm
+
+    codegen = result.library.codegen
+    module = result.library._final_module.clone()
+    module.get_function(result.fndesc.llvm_func_name).name = symbol
+    machine = llvm.Target.from_triple(module.triple).create_target_machine(
+        cpu=codegen._get_host_cpu_name(),
+        features=codegen._tm_features,
+        opt=3,
+        reloc="pic",
+        codemodel="default",
+    )
+    machine.set_asm_verbosity(False)
+    code: bytes = machine.emit_object(module)
+    return code
 
 
 def _pointers(values: Sequence[Any]) -> list[bool]:
@@ -220,54 +235,26 @@ def _returns(kind: Any) -> tuple[str, ...] | None:
     return parts if set(parts) <= set(_RESULTS) else None
 
 
-class _Section(NamedTuple):
-    """A section header of an ELF file, as far as it matters here."""
-
-    kind: int
-    flags: int
-    at: int
-    size: int
-    link: int
-    info: int
-    alignment: int
-
-
-_SYMBOLS: Final = 2
-_RELOCATIONS: Final = 4
-_RELOCATIONS_ELSEWHERE: Final = 9
-_NO_BITS: Final = 8
-_IN_MEMORY: Final = 2
-_THREADS_OWN: Final = 0x400
-
-
-def _sections(code: bytes) -> list[_Section] | None:
-    """The sections of a 64-bit little-endian ELF file, None where it is none. (System V ABI, "Object Files": the
-    section header table at e_shoff, with entries of e_shentsize.)"""
-    if code[:6] != b"\x7fELF\x02\x01":
-        return None
-    table, entry_size, count = (*struct.unpack_from("<Q", code, 0x28), *struct.unpack_from("<HH", code, 0x3A))
-    sections = []
-    for section in range(count):
-        header = struct.unpack_from("<IIQQQQIIQQ", code, table + section * entry_size)
-        sections.append(_Section(header[1], header[2], *header[4:9]))
-    return sections
-
-
-def _symbols(code: bytes, sections: list[_Section], table: _Section) -> Iterator[tuple[str, int, int]]:
-    """Name, section and value of the symbols in a table. (Entries have 24 bytes, and link to the section of names.)"""
-    names = sections[table.link].at
-    for at in range(table.at, table.at + table.size, 24):
-        name, _, _, where, value = struct.unpack_from("<IBBHQ", code, at)
-        yield code[names + name : code.index(b"\0", names + name)].decode(), where, value
+_SYMBOL_TABLE: Final = 2
 
 
 def undefined_symbols(code: bytes) -> set[str] | None:
-    """The symbols that an object file expects elsewhere; None where it is not a 64-bit little-endian ELF file."""
-    sections = _sections(code)
-    if sections is None:
+    """The symbols that an object file expects elsewhere; None where it is not a 64-bit little-endian ELF file.
+
+    (System V ABI, "Object Files": the section header table at e_shoff, with entries of e_shentsize; a symbol takes 24
+    bytes, and its table links to the section of names.)"""
+    if code[:6] != b"\x7fELF\x02\x01":
         return None
-    tables = [section for section in sections if section.kind == _SYMBOLS]
-    return {name for table in tables for name, where, _ in _symbols(code, sections, table) if name and not where}
+    table, entry_size, count = (*struct.unpack_from("<Q", code, 0x28), *struct.unpack_from("<HH", code, 0x3A))
+    sections = [struct.unpack_from("<IIQQQQI", code, table + number * entry_size) for number in range(count)]
+    undefined = set()
+    for _, kind, _, _, at, size, link in sections:
+        names = sections[link][4]
+        for symbol in range(at, at + size, 24) if kind == _SYMBOL_TABLE else ():
+            name, _, _, section = struct.unpack_from("<IBBH", code, symbol)
+            if name and not section:
+                undefined.add(code[names + name : code.index(b"\0", names + name)].decode())
+    return undefined
 
 
 # --- linking --------------------------------------------------------------------------------------------------------
@@ -275,100 +262,29 @@ def undefined_symbols(code: bytes) -> set[str] | None:
 _lock = threading.Lock()  # LLVM's engine takes one object file at a time
 
 
+@functools.cache
+def _numba() -> Path | None:
+    """Find Numba's folder without importing it; None if it or llvmlite is not installed."""
+    spec = importlib.util.find_spec("numba") if importlib.util.find_spec("llvmlite") else None
+    return Path(spec.origin).parent if spec is not None and spec.origin else None
+
+
+def has_compiler() -> bool:
+    """Whether kernels can be compiled, and loaded once they are."""
+    return _numba() is not None
+
+
+@functools.cache
 def machine() -> str:
-    """Return the conditions of object code beside its sources: the compiler and the processor."""
-    here = host()
-    return f"llvmlite {version('llvmlite')} {here.triple} {here.processor} {here.features}"
+    """Return the conditions of object code beside its sources: the compilers and the processor."""
+    import llvmlite
+    import llvmlite.binding as llvm
 
-
-class _Placed(NamedTuple):
-    """Object code in memory of its own, which it keeps: where its function begins."""
-
-    memory: mmap.mmap
-    address: int
-
-
-_PAGE: Final = mmap.PAGESIZE
-_X86_64: Final = 62
-_ADDRESS: Final = 1
-"""R_X86_64_64, the one kind of place to be filled in that code of Numba has: the address of a symbol, and so much."""
-
-
-def _placed(native: ObjectCode) -> _Placed | None:
-    """Load object code without LLVM, whose import alone takes a tenth of a start.
-
-    None if the code has parts that this loader does not know, or if the system does not allow it: then LLVM loads
-    it."""
-    code = native.code
-    sections = _sections(code)
-    if sections is None or sys.platform != "linux" or struct.unpack_from("<H", code, 0x12)[0] != _X86_64:
-        return None
-    starts: dict[int, int] = {}
-    size = 0
-    for number, section in enumerate(sections):
-        if section.flags & _THREADS_OWN or section.kind == _RELOCATIONS_ELSEWHERE:
-            return None
-        if section.flags & _IN_MEMORY:
-            alignment = max(section.alignment, 1)
-            starts[number] = size = -(-size // alignment) * alignment
-            size += section.size
-    memory = mmap.mmap(-1, max(size, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    base = int(np.frombuffer(memory, np.uint8).__array_interface__["data"][0])
-    for number, start in starts.items():
-        section = sections[number]
-        if section.kind != _NO_BITS:
-            memory[start : start + section.size] = code[section.at : section.at + section.size]
-    address = None
-    for number, table in enumerate(sections):
-        if table.kind != _SYMBOLS:
-            continue
-        names, values = [], []
-        for name, where, value in _symbols(code, sections, table):
-            names.append(name)
-            values.append(_value(name, where, value, base, starts))
-        if native.symbol in names:
-            address = values[names.index(native.symbol)]
-        for places in sections:
-            if places.kind == _RELOCATIONS and places.link == number and places.info in starts:
-                room = memoryview(memory)[starts[places.info] :][: sections[places.info].size]
-                if not _fill(room, code[places.at : places.at + places.size], values):
-                    return None
-    if not address or _system().mprotect(base, -(-size // _PAGE) * _PAGE, mmap.PROT_READ | mmap.PROT_EXEC) != 0:
-        return None
-    return _Placed(memory, address)
-
-
-def _value(name: str, where: int, value: int, base: int, starts: Mapping[int, int]) -> int | None:
-    """Return a symbol's address; None if it has none here, as Numba's own notes."""
-    if where in starts:
-        return base + starts[where] + value
-    if where:
-        return None
-    return _library_call(name) if name in _LIBRARY_CALLS else None
-
-
-def _fill(room: memoryview, relocations: bytes, values: Sequence[int | None]) -> bool:
-    """Fill in the places that a section leaves open; False: there is one that this does not know."""
-    for at, what, more in struct.iter_unpack("<QQq", relocations):
-        symbol = values[what >> 32]
-        if what & 0xFFFFFFFF != _ADDRESS or symbol is None or at + 8 > len(room):
-            return False
-        struct.pack_into("<Q", room, at, (symbol + more) % (1 << 64))
-    return True
-
-
-@functools.cache
-def _system() -> Any:
-    """The C library that the process has loaded."""
-    library = ctypes.CDLL(None)
-    library.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    return library
-
-
-@functools.cache
-def _library_call(name: str) -> int:
-    """The address of one of `_LIBRARY_CALLS`."""
-    return ctypes.cast(getattr(_system(), name), ctypes.c_void_p).value or 0
+    folder = _numba()
+    release = (folder / "_version.py").read_text(encoding="utf-8") if folder is not None else ""
+    compilers = f"Numba {release} llvmlite {llvmlite.__version__}"
+    features = llvm.get_host_cpu_features().flatten()
+    return f"{compilers} {llvm.get_process_triple()} {llvm.get_host_cpu_name()} {features}"
 
 
 @functools.cache
@@ -383,18 +299,18 @@ def _engine() -> Any:
 
 
 class Linked:
-    """Object code in this process. Called with the machine values of `flatten`; ctypes lets go of the GIL meanwhile."""
+    """A kernel in this process. Called with the machine values of `flatten`; ctypes lets go of the GIL meanwhile."""
 
-    def __init__(self, native: ObjectCode, address: int, memory: object = None) -> None:
+    def __init__(self, entry: Entry, address: int, memory: object = None) -> None:
         self._memory = memory  # where the code is, for as long as it may be called
-        self._kinds = [_PARAMETERS[name] for name in native.parameters]
+        self._kinds = [_PARAMETERS[name] for name in entry.parameters]
         self._function = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, *self._kinds)(address)
         # The result is a C structure, whose layout is that of `struct` with native sizes and alignment.
-        result = struct.Struct("@" + "".join(_RESULTS[name]._type_ for name in native.returns))
+        result = struct.Struct("@" + "".join(_RESULTS[name]._type_ for name in entry.returns))
         self._space = ctypes.c_char * (result.size + 8)
         self._unpack = result.unpack_from
-        self._several = native.several
-        self._symbol = native.symbol
+        self._several = entry.several
+        self._symbol = entry.symbol
 
     def __call__(self, values: Sequence[Any]) -> Any:
         returned = self._space()
@@ -413,15 +329,18 @@ class Linked:
 
 
 def linked(native: ObjectCode) -> Linked:
-    """Link object code into this process."""
-    placed = _placed(native)
-    if placed is not None:
-        return Linked(native, placed.address, placed.memory)
+    """Load object code into this process by LLVM."""
     import llvmlite.binding as llvm
 
     with _lock:
         engine = _engine()
         engine.add_object_file(llvm.ObjectFileRef.from_data(native.code))
         engine.finalize_object()
-        address = engine.get_function_address(native.symbol)
-    return Linked(native, address)
+        address = engine.get_function_address(native.entry.symbol)
+    return Linked(native.entry, address)
+
+
+def exported(library: ctypes.CDLL, entry: Entry) -> Linked:
+    """Find a kernel in a shared library. Raises AttributeError if it has none of this name."""
+    address = ctypes.cast(library[entry.symbol], ctypes.c_void_p).value or 0
+    return Linked(entry, address, library)

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from kwire.captures.files import CaptureError, CapturePoint, FileInfo, layouts
+from kwire.captures.files import CaptureError, CapturePoint, FileInfo, layouts, likely_bytes
 from kwire.captures.files.growing_files import FilePosition, FileTail
 from kwire.captures.files.layouts import LayoutTables, next_record
 from kwire.captures.files.sources import Source, not_a_capture
@@ -34,7 +34,7 @@ from kwire.captures.fragments import (
 )
 from kwire.captures.frame_kinds import COUNTED as COUNTED
 from kwire.captures.frame_kinds import COUNTERS, count_kind, not_understood
-from kwire.captures.kernels import MACHINE_CODE, Bytes, Int, Table, inline, kernel, prefetch
+from kwire.captures.kernels import MACHINE_CODE, PLAIN_BYTES, Bytes, Int, Table, expect, inline, kernel, prefetch
 from kwire.captures.links import (
     FIRST_KIND,
     FRAGMENT,
@@ -307,6 +307,7 @@ class Reader:
         self._source: Source | None = None
         self._pool = Pool(max(window_bytes, layouts.PCAP_HEADER_BYTES), SPARE_BYTES)
         self._batches = self._read()
+        expect(likely_bytes(point, PLAIN_BYTES))
 
     def __iter__(self) -> Iterator[Packets]:
         return self

@@ -46,9 +46,17 @@ DATA, GAP, SNAPLEN, FINISH, RESET, END = 0, 1, 2, 3, 4, 5
     C_ANSWERED,
     C_RTT_NS,
     C_PATH_DELAY_NS,  # from the SYN to the SYN-ACK, where both came before any payload; else -1
+    C_SILENCE_NS,  # the longest time between two packets
+    C_SILENCE_END_NS,  # when it ended
+    C_CLOSER,  # 1 + the side whose FIN or RST came first; 0: none
+    C_CLOSED_AFTER,  # 1 + the side that had last sent payload then; 0: none
+    C_CLOSED_AFTER_NS,  # how long before
     C_LEGS,  # 1: packets of other legs were seen
     C_COLUMNS,
-) = range(13)
+) = range(18)
+
+SACK_RANGES = 4
+"""Ranges that a receiver holds beyond a hole, as far as a direction remembers them: an ACK has room for four."""
 
 LATE_RANGES = 4
 """Gaps a direction remembers, to tell a byte that came too late from one that came twice."""
@@ -84,8 +92,22 @@ LATE_RANGES = 4
     D_DUPLICATE_PACKETS,  # sightings of a packet after its first
     D_CONFLICTS,  # bytes that differ from the copy that waited; of bytes handed on, one for each copy that differs
     D_LIES,  # segments with a wrong checksum that were acknowledged all the same
-    D_COLUMNS,
-) = (*range(16), *range(16 + 2 * LATE_RANGES - 1, 30 + 2 * LATE_RANGES - 1))
+    D_ACK_NS,  # when D_MAX_ACK rose last
+    D_DELAYED,  # segments that waited for a delayed acknowledgement of the one before
+    D_AGAIN_AT,  # the first byte not acknowledged when its segment was last sent again, or -1
+    D_AGAIN_NS,  # when that segment was first sent again
+    D_AGAIN,  # how often
+    D_AGAIN_LENGTH,  # its length
+    D_HOLE_NS,  # when the first segment came that waits behind a hole
+    D_BEFORE,  # end of the bytes that were sent before a capture without SYN began, or 0
+    D_UNSENT_GAPS,  # of D_GAPS: bytes that never arrived, or were sent before the capture; it lost none of them
+    D_UNSENT_BYTES,  # of D_GAP_BYTES
+    D_NEVER_BYTES,  # of these, bytes that were never acknowledged
+    D_SACK_LENGTH,  # the longest segment that the receiver got behind a hole
+    D_SACK_AT,
+    D_SACK_0,  # SACK_RANGES pairs (start, stop) that the receiver holds; above D_MAX_ACK, or void
+) = (*range(16), *range(16 + 2 * LATE_RANGES - 1, 43 + 2 * LATE_RANGES - 1))
+D_COLUMNS = D_SACK_0 + 2 * SACK_RANGES
 
 # Columns of the recent packets: of each direction a ring of RECENT.
 # Half a line of the cache each, so the sum of its bytes stands above its length and flags (`copies.remember`).

@@ -31,6 +31,16 @@ import numpy as np
 
 from kwire.captures import flows
 from kwire.captures import stream_tables as t
+from kwire.captures.acknowledgements import (
+    BEFORE_NS,
+    DELAYED_NS,
+    LEAST_OPTIONS,
+    held_beyond,
+    repeat,
+    take_blocks,
+    unwrap,
+    was_released,
+)
 from kwire.captures.copies import differs, duplicate, remember, same_packet
 from kwire.captures.delivery import blocked, declare, drain, emit, flush, mutual, nowhere, release, stuck
 from kwire.captures.flow_tables import WOKEN_COPY, WOKEN_LATER, WOKEN_NEARER, WOKEN_NO_WINDOW, WOKEN_SIDE
@@ -75,15 +85,6 @@ FULL = {
 
 
 @inline
-def unwrap(reference: Int, raw: Int) -> Int:
-    """The 64-bit number nearest to `reference` whose low 32 bits are `raw`."""
-    delta = (raw - reference) & 0xFFFFFFFF
-    if delta >= 0x80000000:
-        delta -= 0x100000000
-    return reference + delta
-
-
-@inline
 def _start(tables: StreamTables, slot: Int, time_ns: Int) -> None:
     """A new connection in this slot."""
     c, d = tables.connections, tables.directions
@@ -106,6 +107,30 @@ def _start(tables: StreamTables, slot: Int, time_ns: Int) -> None:
         d[key, t.D_MAX_ACK] = -1
         d[key, t.D_OLD_ACK] = -1
         d[key, t.D_HIGH] = -1
+        d[key, t.D_AGAIN_AT] = -1
+
+
+@inline
+def _pass(c: Table, slot: Int, time_ns: Int) -> None:
+    """Note the time of a packet, and the silence before it if that was the longest."""
+    silence = time_ns - c[slot, t.C_LAST_NS]
+    if silence > c[slot, t.C_SILENCE_NS]:
+        c[slot, t.C_SILENCE_NS] = silence
+        c[slot, t.C_SILENCE_END_NS] = time_ns
+    c[slot, t.C_LAST_NS] = time_ns
+
+
+@inline
+def _close(c: Table, d: Table, slot: Int, side: Int, time_ns: Int) -> None:
+    """Note who closed first, and whose payload came last before that."""
+    if c[slot, t.C_CLOSER] != 0:
+        return
+    c[slot, t.C_CLOSER] = 1 + side
+    for key in range(2 * slot, 2 * slot + 2):
+        later = c[slot, t.C_CLOSED_AFTER] == 0 or d[key, t.D_HIGH_NS] >= d[2 * slot, t.D_HIGH_NS]
+        if d[key, t.D_HIGH] >= 0 and later:
+            c[slot, t.C_CLOSED_AFTER] = 1 + (key & 1)
+            c[slot, t.C_CLOSED_AFTER_NS] = time_ns - d[key, t.D_HIGH_NS]
 
 
 @inline
@@ -341,9 +366,10 @@ def advance(
                 # The ordinary case: next in its stream, and nothing of the other side missing.
                 remember(tables.recent, d, key, numbers, shape, time_ns[i], mark, total)
                 d[key, t.D_PACKETS] += 1
-                c[slot, t.C_LAST_NS] = time_ns[i]
+                _pass(c, slot, time_ns[i])
                 if acked > d[other, t.D_MAX_ACK]:
                     d[other, t.D_MAX_ACK] = acked
+                    d[other, t.D_ACK_NS] = time_ns[i]
                 if c[slot, t.C_RTT_NS] < 0 and c[slot, t.C_ANSWERED] != 0 and side == c[slot, t.C_SYN_SIDE]:
                     c[slot, t.C_RTT_NS] = max(np.int64(0), time_ns[i] - c[slot, t.C_SYN_NS])
                 if window[i] == 0:
@@ -351,6 +377,8 @@ def advance(
                 if length[i] > 0:
                     d[key, t.D_CAPTURED] += captured[i]
                     stop = here + length[i]
+                    if time_ns[i] - d[key, t.D_HIGH_NS] >= DELAYED_NS:
+                        d[key, t.D_DELAYED] += was_released(d, key, here, time_ns[i], c[slot, t.C_RTT_NS])
                     d[key, t.D_NEXT] = stop
                     d[key, t.D_HIGH] = stop
                     d[key, t.D_HIGH_NS] = time_ns[i]
@@ -421,7 +449,7 @@ def advance(
         remember(tables.recent, d, key, numbers, shape, time_ns[i], mark, total)
         d[key, t.D_PACKETS] += 1
         d[key, t.D_CAPTURED] += captured[i]
-        c[slot, t.C_LAST_NS] = time_ns[i]
+        _pass(c, slot, time_ns[i])
         if window[i] == 0 and flag & flows.RST == 0 and not copy:
             d[key, t.D_ZERO_WINDOWS] += 1
         if d[key, t.D_REF] == 0:
@@ -435,7 +463,16 @@ def advance(
                 d[other, t.D_NEXT] = ack[i] + (np.int64(1) << 40)
             acked = unwrap(d[other, t.D_NEXT], ack[i])
             if flag & flows.RST == 0:
-                d[other, t.D_MAX_ACK] = max(d[other, t.D_MAX_ACK], acked)
+                if acked > d[other, t.D_MAX_ACK]:
+                    d[other, t.D_MAX_ACK] = acked
+                    d[other, t.D_ACK_NS] = time_ns[i]
+                options = packets.tcp_at[i] + 20
+                if flag & flows.SYN == 0 and payload_at[i] - options >= LEAST_OPTIONS:
+                    take_blocks(d, other, buffer, options, payload_at[i])
+                if c[slot, t.C_SYN_SIDE] < 0 and time_ns[i] - c[slot, t.C_FIRST_NS] <= BEFORE_NS:
+                    held = held_beyond(d, other)
+                    if held > d[other, t.D_HIGH]:
+                        d[other, t.D_BEFORE] = max(d[other, t.D_BEFORE], held)
         if flag & flows.SYN != 0:
             # Only before anything is handed on: framing looks here when the whole window has been worked off.
             if c[slot, t.C_SYN_SIDE] < 0 and (
@@ -486,6 +523,9 @@ def advance(
                     d[key, t.D_CONFLICTS] += 1
             if start < stop and c[slot, t.C_LEGS] != 0:
                 displace(tables, key, start, stop)
+            if not copy and not keep_alive and here < d[key, t.D_HIGH]:
+                repeat(d, key, here, stop, time_ns[i])
+            in_order = d[key, t.D_HEAD] < 0
             if start < stop:
                 new = wait(
                     tables,
@@ -501,6 +541,8 @@ def advance(
                     headers,
                     np.int64(t.WRONG) if doubt else np.int64(0),
                 )
+            if in_order and d[key, t.D_HEAD] >= 0:
+                d[key, t.D_HOLE_NS] = time_ns[i]
             if copy:
                 pass
             elif new == 0:
@@ -515,6 +557,8 @@ def advance(
             if stop > d[key, t.D_HIGH]:
                 d[key, t.D_HIGH] = stop
                 d[key, t.D_HIGH_NS] = time_ns[i]
+        if flag & (flows.FIN | flows.RST) != 0 and not copy:
+            _close(c, d, slot, side, time_ns[i])
         if flag & flows.FIN != 0 and d[key, t.D_FIN] < 0:
             d[key, t.D_FIN] = stop
         if flag & flows.RST != 0 and d[key, t.D_DONE] == 0 and d[key, t.D_RST] < 0:

@@ -1,14 +1,16 @@
-"""Find the kernels and arguments that commands use, and make object code of them, for `tools/wheel.py`.
+"""Find the kernels and arguments that commands use, and link them into shared libraries, for `tools/wheel.py`.
 
-    python tools/object_code.py kinds KINDS [--commands all|few] [--native FOLDER]
-    python tools/object_code.py compile KINDS FOLDER
-    python tools/object_code.py describe FOLDER TARGET...
+    python tools/object_code.py kinds KINDS [--commands all|few] [--native LIBRARY ENTRIES]
+    python tools/object_code.py compile KINDS LIBRARY ENTRIES
+    python tools/object_code.py describe FOLDER ENTRIES TARGET...
 
 `kinds` runs commands of kwire over the samples, and calls by itself the kernels that only a larger capture, a live one
 or one with TLS reaches; KINDS is then a JSON object: {kernel: [kind of its arguments, ...]}. It says which kernels
-nothing has called: those are compiled on first use. `--native`: the code of all of them for this processor goes to
-FOLDER/native. `compile` makes the code of KINDS without calling anything, for the processor that NUMBA_CPU_NAME and
-NUMBA_CPU_FEATURES name. `describe` writes what it was all made from and with.
+nothing has called: those are compiled on first use. `--native`: the code of all of them for this processor, as this
+user's cache has it, is linked into LIBRARY. `compile` makes the code of KINDS without calling anything, for the
+processor that NUMBA_CPU_NAME and NUMBA_CPU_FEATURES name, and links it. ENTRIES is a JSON object: {kernel and kind: how
+it is called}. `describe` writes what all was made from into FOLDER. The linker is `cc`; `objdump` shows that a library
+has no instruction beyond its target.
 """
 
 from __future__ import annotations
@@ -20,18 +22,23 @@ import io
 import json
 import os
 import re
+import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-NATIVE = "native"
 _C_ORDER, _F_ORDER, _ALIGNED, _WRITEABLE = 0x1, 0x2, 0x100, 0x400  # as in `array.flags.num`
-NOT_THERE = {"x86-64-v2": re.compile(r"%[yz]mm\d"), "x86-64-v3": re.compile(r"%zmm\d|%k[1-7]\b")}
-"""Registers that a target has not."""
+_BITS = "andn|bextr|bls(i|r|msk)|bzhi|mulx|pdep|pext|rorx|s[ah][lr]x|lzcnt|movbe"
+NOT_THERE = {
+    "x86-64-v2": re.compile(rf"%[yz]mm\d|\t(v[a-z]\w+|({_BITS})[lqw]?) "),
+    "x86-64-v3": re.compile(r"%zmm\d|%k[1-7]\b"),
+}
+"""Registers and instructions that a target has not, as `objdump` writes them. (`tzcnt` is `rep bsf` to older
+processors: LLVM uses it where both give the same.)"""
 
 
 # --- which kernels ---------------------------------------------------------------------------------------------------
@@ -194,9 +201,11 @@ def tuples(value: Any) -> Any:
     return tuple(tuples(part) for part in value) if isinstance(value, list) else value
 
 
-def write_kinds(path: Path, commands: str, native: Path | None) -> None:
+def write_kinds(path: Path, commands: str, native: list[Path] | None) -> None:
     from kwire.captures import kernels
+    from kwire.captures.native import ObjectCode
 
+    kernels.expect(None)  # the samples are small: they would be read by plain Python
     samples = Path(kernels.__file__).resolve().parent / "samples"
     with tempfile.TemporaryDirectory() as folder:
         (run_all if commands == "all" else run_few)(samples, Path(folder))
@@ -211,18 +220,18 @@ def write_kinds(path: Path, commands: str, native: Path | None) -> None:
         f"never called: {never}"
     )
     if native is not None:
-        (native / NATIVE).mkdir(parents=True)
-        for name, kinds in kinds_by_kernel.items():
-            for kind in kinds:
-                file = known[name].file_name(kind)
-                (native / NATIVE / file).write_bytes((kernels.object_folder() / file).read_bytes())
+        names = [known[name].file_name(kind) for name, kinds in kinds_by_kernel.items() for kind in kinds]
+        stored = {name: (kernels.object_folder() / name).read_bytes() for name in names}
+        # Numba compiled them to be loaded where it likes, not to lie anywhere.
+        library, entries = native
+        link({name: ObjectCode.from_bytes(data) for name, data in stored.items()}, library, entries, ["-z,notext"])
 
 
-def compile_all(path: Path, folder: Path) -> None:
+def compile_all(path: Path, library: Path, entries: Path) -> None:
     from kwire.captures import kernels, native
 
-    folder.mkdir(parents=True)
     target = os.environ["NUMBA_CPU_NAME"]
+    compiled = {}
     for name, kinds in json.loads(path.read_bytes()).items():
         importlib.import_module(name.rpartition(".")[0])
         kernel = all_kernels()[name]
@@ -234,22 +243,47 @@ def compile_all(path: Path, folder: Path) -> None:
                 native.flatten(argument, key, values)
             if tuple(key) != kind:
                 sys.exit(f"{name}: arguments of {key} are not of {kind}")
+            symbol = kernel.file_name(kind)
             with kernels.without_collection():
-                code = native.compiled(kernel.dispatcher, arguments, values)
+                code = native.compiled(kernel.dispatcher, arguments, values, symbol)
             if code is None:
                 sys.exit(f"{name}: no object code for {target} that can be used without Numba")
-            (folder / kernel.file_name(kind)).write_bytes(code.to_bytes())
-        for signature in kernel.dispatcher.signatures:
-            assembly = kernel.dispatcher.overloads[signature].library.get_asm_str()
-            if wrong := NOT_THERE[target].search(assembly):
-                sys.exit(f"{name}: {wrong[0]} in code for {target}")
+            compiled[symbol] = code
+    link(compiled, library, entries)
+    shown = subprocess.run(["objdump", "-d", "--no-show-raw-insn", library], check=True, capture_output=True, text=True)
+    if wrong := NOT_THERE[target].search(shown.stdout):
+        sys.exit(f"{library.name}: {wrong[0].strip()} in code for {target}")
 
 
-def describe(folder: Path, targets: list[str]) -> None:
+def link(compiled: Mapping[str, Any], library: Path, entries: Path, options: Sequence[str] = ()) -> None:
+    """Link object code into a shared library that exports it under the given names, and write how it is called."""
+    library.parent.mkdir(parents=True, exist_ok=True)
+    described = {name: code.entry._replace(symbol=name) for name, code in compiled.items()}
+    entries.write_text(json.dumps(described))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "exports").write_text("{ global: " + " ".join(f'"{name}";' for name in compiled) + " local: *; };")
+        arguments = ["-shared", "-nostdlib", "-Wl,--no-undefined,--gc-sections,--strip-all,--build-id=none,-z,now"]
+        arguments += [f"-Wl,{option}" for option in options]
+        arguments += [f"-Wl,--version-script={folder / 'exports'}", "-o", str(library)]
+        for number, (name, code) in enumerate(compiled.items()):
+            (folder / f"{number}.o").write_bytes(code.code)
+            arguments.append(str(folder / f"{number}.o"))
+            if code.entry.symbol != name:
+                arguments.append(f"-Wl,--defsym,{name}={code.entry.symbol}")
+        (folder / "arguments").write_text("\n".join([*arguments, "-lc"]))
+        subprocess.run(["cc", f"@{folder / 'arguments'}"], check=True)
+    library.chmod(0o755)
+    print(f"{library.name}: {len(compiled)} kernels and kinds of arguments, {library.stat().st_size / 1e6:.1f} MB")
+
+
+def describe(folder: Path, entries: Path, targets: list[str]) -> None:
     from kwire.captures import kernels, shipped
+    from kwire.captures.native import Entry
 
-    needed = {name: shipped.features() if name == NATIVE else shipped.LEVELS[name] for name in targets}
-    (folder / shipped.DESCRIPTION).write_bytes(shipped.description(kernels.sources_hash(), needed))
+    needed = {name: shipped.LEVELS.get(name, sorted(shipped.features())) for name in targets}  # native: all there is
+    called = {name: Entry.of(content) for name, content in json.loads(entries.read_bytes()).items()}
+    (folder / shipped.DESCRIPTION).write_bytes(shipped.description(kernels.sources_hash(), needed, called))
 
 
 def main() -> None:
@@ -258,20 +292,21 @@ def main() -> None:
     kinds = tasks.add_parser("kinds")
     kinds.add_argument("kinds", type=Path)
     kinds.add_argument("--commands", choices=("all", "few"), default="all")
-    kinds.add_argument("--native", type=Path)
+    kinds.add_argument("--native", type=Path, nargs=2, metavar=("LIBRARY", "ENTRIES"))
     code = tasks.add_parser("compile")
-    code.add_argument("kinds", type=Path)
-    code.add_argument("folder", type=Path)
+    for name in ("kinds", "library", "entries"):
+        code.add_argument(name, type=Path)
     described = tasks.add_parser("describe")
-    described.add_argument("folder", type=Path)
+    for name in ("folder", "entries"):
+        described.add_argument(name, type=Path)
     described.add_argument("targets", nargs="+")
     options = parser.parse_args()
     if options.task == "kinds":
         write_kinds(options.kinds, options.commands, options.native)
     elif options.task == "compile":
-        compile_all(options.kinds, options.folder)
+        compile_all(options.kinds, options.library, options.entries)
     else:
-        describe(options.folder, options.targets)
+        describe(options.folder, options.entries, options.targets)
 
 
 if __name__ == "__main__":

@@ -1,18 +1,17 @@
-"""`make wheel`: kwire's wheel for this Python and this kind of machine, with its kernels compiled (minutes).
+"""`make wheel`: kwire's wheel for this kind of machine and any Python, with its kernels compiled (minutes).
 
     python tools/wheel.py [-o dist] [--sources .] [--targets x86-64-v3,x86-64-v2 | native] [--commands all | few]
 
-In: the sources as git tracks them (all of the folder where there is no git). Out: a wheel
-`kwire-VERSION-cp311-none-manylinux_2_17_x86_64.whl`: what `pip wheel` makes of them, and in
-`kwire/captures/object_code/` a file of object code for each kernel, each kind of arguments that kwire's own commands
-call it with, and each target (`captures/shipped.py` chooses; `tools/object_code.py` compiles). It depends on the very
-Numba and llvmlite that compiled, and on the minor version of Python that runs this: `make wheels` runs it with each.
-Rules: nothing is compiled from the checkout, but from what the wheel holds; a path of this machine, or an instruction
-that a target has not, ends the build. `native`: for this processor alone, and what this user's cache has already is
-not compiled again (for tests).
+In: the sources as git tracks them (all of the folder where there is no git), Numba and a C compiler's linker (`cc`).
+Out: a wheel `kwire-VERSION-py3-none-manylinux_2_17_x86_64.whl`: what `pip wheel` makes of them, and in
+`kwire/captures/object_code/` for each target a shared library of all kernels, for each kind of arguments that kwire's
+own commands call them with (`captures/shipped.py` chooses; `tools/object_code.py` compiles). It needs neither Numba nor
+llvmlite, and fits any Python: kernels know arrays' addresses and numbers. Rules: nothing is compiled from the checkout,
+but from what the wheel holds; a path of this machine, or an instruction that a target has not, ends the build.
+`native`: for this processor alone, and what this user's cache has already is not compiled again (for tests).
 
-Where there is no Linux on x86-64 there are no targets, because object code for others could not be tried: install from
-source there, and kernels are compiled on first use.
+Where there is no Linux on x86-64 there are no targets, because code for others could not be tried: install from source
+with the extra `compile` there, and kernels are compiled on first use.
 """
 
 from __future__ import annotations
@@ -33,7 +32,11 @@ WORKER = Path(__file__).resolve().parent / "object_code.py"
 NATIVE = "native"
 TARGETS = ("x86-64-v3", "x86-64-v2")
 PLATFORM = "manylinux_2_17_x86_64"
-"""Object code calls nothing but memcpy and its kin: what Numba's own wheel needs is needed."""
+"""Libraries call nothing but memcpy and its kin, of glibc 2.14."""
+
+
+LLVM_NAMES = {"abm": "lzcnt", "bmi1": "bmi", "lahf_lm": "sahf", "pni": "sse3"}
+"""Features that LLVM and Linux call differently; the others differ in a dot at most (sse4.1, sse4_1)."""
 
 
 def is_copied(path: Path) -> bool:
@@ -83,7 +86,14 @@ def put_object_code(unpacked: Path, targets: list[str], commands: str) -> None:
     """Compile into the unpacked wheel."""
     kinds = unpacked.parent / "kinds.json"
     folder = unpacked / "kwire" / "captures" / "object_code"
-    native = ["--native", str(folder)] if NATIVE in targets else []
+
+    def files(target: str) -> tuple[str, str]:
+        return str(folder / f"{target}.so"), str(entries_of(target))
+
+    def entries_of(target: str) -> Path:
+        return unpacked.parent / f"{target}.json"
+
+    native = ["--native", *files(NATIVE)] if NATIVE in targets else []
     wait(worker(unpacked, "kinds", str(kinds), "--commands", commands, *native))
     others = [target for target in targets if target != NATIVE]
     features = {target: needed_of(unpacked, target) for target in others}
@@ -93,14 +103,16 @@ def put_object_code(unpacked: Path, targets: list[str], commands: str) -> None:
                 unpacked,
                 "compile",
                 str(kinds),
-                str(folder / target),
+                *files(target),
                 NUMBA_CPU_NAME=target,
                 NUMBA_CPU_FEATURES=",".join(f"+{name}" for name in features[target]),
             )
             for target in others
         )
     )
-    wait(worker(unpacked, "describe", str(folder), *targets))
+    if len({entries_of(target).read_bytes() for target in targets}) != 1:
+        sys.exit("the targets' kernels are called in different ways")
+    wait(worker(unpacked, "describe", str(folder), str(entries_of(targets[0])), *targets))
     for path in sorted(folder.rglob("*")):
         if path.is_file() and any(
             os.fsencode(str(path_text)) in path.read_bytes() for path_text in (unpacked, ROOT, Path.home())
@@ -109,31 +121,22 @@ def put_object_code(unpacked: Path, targets: list[str], commands: str) -> None:
 
 
 def needed_of(unpacked: Path, target: str) -> list[str]:
-    """The features of a target, as the wheel's own module says them."""
+    """The features of a target by LLVM's names, as the wheel's own module says them by Linux's."""
     code = f"import json; from kwire.captures.shipped import LEVELS; print(json.dumps(LEVELS[{target!r}]))"
     environment = {**os.environ, "PYTHONPATH": str(unpacked)}
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=unpacked, env=environment, check=True, stdout=subprocess.PIPE)
     needed: list[str] = json.loads(done.stdout)
-    return needed
+    return [LLVM_NAMES.get(name, name.replace("_", ".")) for name in needed]
 
 
 def retagged(unpacked: Path, native: bool) -> None:
-    """The wheel's metadata: for this Python and platform only, with the compilers that made its object code."""
+    """The wheel's metadata: for this platform only, with any Python."""
     (about,) = unpacked.glob("*.dist-info")
-    python = f"cp{sys.version_info.major}{sys.version_info.minor}"
     wheel = (about / "WHEEL").read_text(encoding="utf-8")
     wheel = re.sub(r"(?m)^Root-Is-Purelib: .*$", "Root-Is-Purelib: false", wheel)
-    tag = f"{python}-none-{'linux_x86_64' if native else PLATFORM}"
+    tag = f"py3-none-{'linux_x86_64' if native else PLATFORM}"
     (about / "WHEEL").write_text(re.sub(r"(?m)^Tag: .*$", f"Tag: {tag}", wheel), encoding="utf-8")
-    compiled = json.loads((unpacked / "kwire" / "captures" / "object_code" / "made.json").read_bytes())
-    metadata = (about / "METADATA").read_text(encoding="utf-8")
-    for name in ("numba", "llvmlite"):
-        line = f"Requires-Dist: {name}=={compiled[name]}"
-        metadata, count = re.subn(rf"(?m)^Requires-Dist: {name}\b[^;\n]*$", line, metadata)
-        if count != 1:
-            sys.exit(f"METADATA: {count} dependencies called {name}")
-    (about / "METADATA").write_text(metadata, encoding="utf-8")
 
 
 def main() -> None:
@@ -161,7 +164,7 @@ def main() -> None:
         (folder / "made").mkdir()
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         (wheel,) = (folder / "made").glob("*.whl")
-        print(shutil.move(wheel, options.out / wheel.name))
+        print(path := shutil.move(wheel, options.out / wheel.name), f"{os.path.getsize(path) / 1e6:.1f} MB")
 
 
 if __name__ == "__main__":

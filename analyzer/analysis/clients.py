@@ -22,7 +22,7 @@ import pyarrow as pa
 from kwire.analyzer.analysis import TopicName
 from kwire.analyzer.analysis.combinations import pairs
 from kwire.analyzer.analysis.control_exchanges import Border, ControlExchange
-from kwire.analyzer.analysis.logins import Login
+from kwire.analyzer.analysis.logins import Login, session_lifetime
 from kwire.analyzer.bulk import row_groups as c
 from kwire.analyzer.bulk import state as s
 from kwire.analyzer.bulk.rows import Names, Window
@@ -70,6 +70,12 @@ class _Client:
     principals: tuple[str, ...] = ()  # two at most: with several there is no principal
     refused: tuple[str, ...] = ()
     refused_status: str | None = None  # of the last challenge
+    lifetime_ms: int = 0  # the shortest session that a broker granted; 0: none has an end
+
+    def granted(self, lifetime_ms: int) -> None:
+        """A session that ends after this time, or (0) never."""
+        if lifetime_ms > 0:
+            self.lifetime_ms = min(self.lifetime_ms or lifetime_ms, lifetime_ms)
 
     def count(self, exchanges: int, errors: int, first_ns: int, last_ns: int) -> None:
         """Exchanges, those with an error, the first and the last byte of them."""
@@ -105,6 +111,7 @@ class _Client:
         self.principals = _few(self.principals, other.principals)
         self.refused = _few(self.refused, other.refused)
         self.refused_status = other.refused_status or self.refused_status
+        self.granted(other.lifetime_ms)
 
 
 def _added(names: Named, more: Named) -> Named:
@@ -207,6 +214,7 @@ class Clients:
                 speaker = self._open[int(every.connection[login.row])]
                 speaker.login = speaker.login or Login()
                 ended, client_of = speaker.login.take(login.exchange), of[place[login.row]]
+                client_of.granted(session_lifetime(login.exchange))
                 if ended is not None and ended.let_in:
                     speaker.principal = ended.name
                     client_of.principals = _few(client_of.principals, (ended.name,))
@@ -401,6 +409,7 @@ def _row(capture: str, key: Key, client: _Client, topic_name: TopicName) -> dict
         "last_time": None if client.last_ns == s.NULL else client.last_ns // 1000,
         "refused_principal": _only(client.refused),
         "refused_status": client.refused_status,
+        "session_lifetime_ms": client.lifetime_ms or None,
     }
 
 

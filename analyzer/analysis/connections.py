@@ -39,6 +39,11 @@ _AMOUNTS = (
     "snaplen_bytes",
 )
 _TIMES = {"first_time": "first_ns", "last_time": "last_ns"}
+_TIMES_OF_SOME = ("unacknowledged_since_to_broker", "unacknowledged_since_to_client", "longest_silence_end")
+_DURATIONS = ("rtt", "longest_silence", "closed_after")
+"""Columns in nanoseconds that are null where there is none."""
+_CLOSERS = (None, "client", "broker")
+_LAST_SAID = (None, "request", "answer")
 
 
 TLS = "TLS"
@@ -307,7 +312,10 @@ def _rows(ended: Connections, connections: list[str], names: Names) -> pa.Table:
         "client_port": pa.array([end[1] for end in ends], pa.int32()),
         "broker_ip": pa.array([strings[end[2]] for end in ends], pa.string()),
         "broker_port": pa.array([end[3] for end in ends], pa.int32()),
-        "rtt_us": arrow.integers(arrow.micros(ended["rtt_ns"]), pa.int64()),
+        **{f"{name}_us": arrow.integers(arrow.micros(ended[f"{name}_ns"]), pa.int64()) for name in _DURATIONS},
+        **{name: arrow.times(arrow.micros(ended[name])) for name in _TIMES_OF_SOME},
+        "closed_by": pa.array([_CLOSERS[side] for side in ended["closed_by"].tolist()], pa.string()),
+        "closed_after": pa.array([_LAST_SAID[side] for side in ended["closed_after"].tolist()], pa.string()),
         "opened": arrow.flags(ended["opened"]),
         "closed": pa.array([CLOSED[i] for i in ended["closed"].tolist()], pa.string()),
         "tls": arrow.flags(ended["tls"]),

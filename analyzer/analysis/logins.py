@@ -68,6 +68,14 @@ class Login:
         return LoginResult(name, error == 0 and not challenged)
 
 
+def session_lifetime(exchange: Exchange) -> int:
+    """How long the session that an answer grants lasts (KIP-368), ms; 0: it has no end, or none is granted."""
+    if exchange.api_key != apis.SASL_AUTHENTICATE or exchange.error_code != 0:
+        return 0
+    answer = exchange.response
+    return int(answer.get("sessionLifetimeMs", 0)) if answer is not None else 0
+
+
 def challenge_status(exchange: Exchange) -> str | None:
     """Return the status of a challenge that refuses a login by OAUTHBEARER although the answer has no error, as
     `invalid_token`; `unknown` where it says none, None if the answer is no such challenge (RFC 7628, 3.2.2)."""

@@ -136,6 +136,40 @@ def _capture_points(c: np.ndarray) -> np.ndarray:
     return points
 
 
+def _undelivered(d: np.ndarray, other: np.ndarray, toward: str) -> dict[str, np.ndarray]:
+    """Columns about the bytes of one direction that its receiver never acknowledged.
+
+    d, other: rows of `kwire.captures.streams` of the direction, and of the one that acknowledges; toward: `broker` or
+    `client`."""
+    top = d[:, t.D_MAX_ACK]
+    known = (other[:, t.D_PACKETS] > 0) & (top >= 0) & (d[:, t.D_HIGH] >= 0)
+    held = np.zeros(len(d), np.int64)
+    for block in range(t.SACK_RANGES):
+        low, high = d[:, t.D_SACK_0 + 2 * block], d[:, t.D_SACK_0 + 2 * block + 1]
+        held += np.where(high > top, high - np.maximum(low, top), 0)
+    sent = np.where(known, np.maximum(d[:, t.D_HIGH] - top, 0), 0)
+    held = np.minimum(held, sent)
+    again = known & (d[:, t.D_AGAIN_AT] == top) & (d[:, t.D_AGAIN] > 0)
+    unseen = known & ~again & (d[:, t.D_NEVER_BYTES] > 0)
+    waits = sent - held > 0
+    since = np.where(again, d[:, t.D_AGAIN_NS], np.where(unseen, d[:, t.D_HOLE_NS], s.NULL))
+    sends = np.where(again, 1 + d[:, t.D_AGAIN], np.where(unseen, 0, 1))
+    return {
+        f"unacknowledged_bytes_to_{toward}": np.where(known, sent - held, s.NULL),
+        f"unacknowledged_since_to_{toward}": np.where(waits, since, s.NULL),
+        f"unacknowledged_sends_to_{toward}": np.where(waits, sends, s.NULL),
+        f"unacknowledged_segment_to_{toward}": np.where(waits & again, d[:, t.D_AGAIN_LENGTH], s.NULL),
+        f"sacked_bytes_to_{toward}": np.where(known, held, s.NULL),
+        f"sacked_segment_to_{toward}": np.where(d[:, t.D_SACK_LENGTH] > 0, d[:, t.D_SACK_LENGTH], s.NULL),
+    }
+
+
+def _side(value: np.ndarray, client: np.ndarray) -> np.ndarray:
+    """1 for the client's side, 2 for the broker's, 0 for none; `value`: 1 + a side, or 0."""
+    side: np.ndarray = np.where(value == 0, 0, np.where(value == 1 + client, 1, 2))
+    return side
+
+
 def path_delay_behind(connections: np.ndarray, slots: np.ndarray) -> np.ndarray:
     """int64 like `slots`: how long a message and its answer are under way between the capture point and the broker, in
     nanoseconds. 0 at the broker, and where that is not known."""
@@ -253,15 +287,23 @@ def _connections(
         "out_of_order": both[:, t.D_OUT_OF_ORDER],
         "overlap_conflicts": both[:, t.D_CONFLICTS],
         "zero_windows": both[:, t.D_ZERO_WINDOWS],
-        "gaps": both[:, t.D_GAPS],
+        "gaps": both[:, t.D_GAPS] - both[:, t.D_UNSENT_GAPS],
         "payload_bytes": both[:, t.D_CAPTURED],
         "duplicate_bytes": both[:, t.D_DUPLICATE],
         "decoded_bytes": k[:, s.K_DECODED],
         "opaque_bytes": np.sum(list(opaque.values()), axis=0),
         "skipped_bytes": k[:, s.K_SKIPPED] + both[:, t.D_LATE] + lost,
         "incomplete_bytes": k[:, s.K_INCOMPLETE],
-        "gap_bytes": both[:, t.D_GAP_BYTES],
+        "gap_bytes": both[:, t.D_GAP_BYTES] - both[:, t.D_UNSENT_BYTES],
         "snaplen_bytes": both[:, t.D_SNAPLEN],
+        **_undelivered(sides[rows, client], sides[rows, 1 - client], "broker"),
+        **_undelivered(sides[rows, 1 - client], sides[rows, client], "client"),
+        "longest_silence_ns": np.where(c[:, t.C_SILENCE_NS] > 0, c[:, t.C_SILENCE_NS], s.NULL),
+        "longest_silence_end": np.where(c[:, t.C_SILENCE_NS] > 0, c[:, t.C_SILENCE_END_NS], s.NULL),
+        "closed_by": _side(c[:, t.C_CLOSER], client),
+        "closed_after": _side(c[:, t.C_CLOSED_AFTER], client),
+        "closed_after_ns": np.where(c[:, t.C_CLOSED_AFTER] > 0, c[:, t.C_CLOSED_AFTER_NS], s.NULL),
+        "delayed_sends": sides[rows, client, t.D_DELAYED],
         **opaque,
         **tls_columns,
     }

@@ -53,7 +53,7 @@ class _Compilation:
     def __init__(self) -> None:
         from kwire.captures import kernels
 
-        self._long = "" if kernels.warm() else ", half a minute to a minute"
+        self._long = "" if kernels.warm() else ", a minute or two"
         self._is_announced = False
 
     def __call__(self, now: Compiling | None) -> None:

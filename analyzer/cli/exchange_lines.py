@@ -196,7 +196,7 @@ class Lines:
     def exchange(self, exchange: Any) -> str:
         """One exchange."""
         row = exchange.row
-        slow = row["latency_us"] is not None and row["latency_us"] - (row["hold_us"] or 0) >= SLOW_US
+        slow = (waited(row) or 0) - (row["hold_us"] or 0) >= SLOW_US
         failed = bool(row["error_code"]) or row["status"] in ("unanswered", "orphan_response")
         failed = failed or challenge_status(exchange) is not None
         odd = "undecoded" in (row["request_state"], row["response_state"])
@@ -229,7 +229,7 @@ class Lines:
         if row["response_time"] is not None:
             line = (
                 f"{self._time(row['response_time'])}    < #{row['correlation_id']} {size(row['response_bytes'])} "
-                f"after {duration(row['latency_us'])} {result(exchange)}"
+                f"after {duration(waited(row))} {result(exchange)}"
             ).rstrip()
             lines.append(self._paint(_RED, self._shortened(line)) if row["error_code"] else line)
         elif row["status"] != "no_response_expected":
@@ -432,14 +432,21 @@ def api(row: Row) -> str:
     return name + (f" v{row['api_version']}" if row["api_version"] is not None else "")
 
 
+def waited(row: Row) -> int | None:
+    """How long its client waited, from the request's first byte on, us: where the request took long to be sent, that
+    counts too."""
+    waited_us: int | None = row["total_us"] if row.get("total_us") is not None else row["latency_us"]
+    return waited_us
+
+
 def _latency(row: Row) -> str:
-    return duration(row["latency_us"])
+    return duration(waited(row))
 
 
 def _mostly(row: Row) -> str:
     """The largest part of a latency that matters: held on purpose, the broker's work, the network, a throttle, or a
     queue behind earlier requests of the connection."""
-    return _MOSTLY.get(row["cause"], "") if (row["latency_us"] or 0) >= MATTERS_US else ""
+    return _MOSTLY.get(row["cause"], "") if (waited(row) or 0) >= MATTERS_US else ""
 
 
 def _correlation(row: Row) -> str:

@@ -53,6 +53,11 @@ CLIENTS = (
             pa.string(),
             "What the last challenge said that refused its login by OAUTHBEARER, as `invalid_token` (RFC 7628).",
         ),
+        (
+            "session_lifetime_ms",
+            pa.int64(),
+            "The shortest session that brokers granted it (SaslAuthenticate); null: without an end.",
+        ),
     ),
 )
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from kwire.analyzer.dataset.tables import OPAQUE_REASONS
-from kwire.analyzer.findings import foreign_protocols, root_causes
+from kwire.analyzer.findings import foreign_protocols, root_causes, undelivered
 from kwire.analyzer.findings.capture import ORPHAN, CaptureFrame
 from kwire.analyzer.findings.rules import RULES, Limits, Match, limits_of, rule
 from kwire.analyzer.findings.wording import count, lasting, listed, moment, share, size, some
@@ -40,8 +40,9 @@ def _lonely(capture: CaptureFrame) -> np.ndarray:
     "The capture misses 5.0 % of the bytes: 12 holes in 3 connections, 40 packets that it counted as lost itself.",
     why="A byte that the receiver acknowledged was delivered: the capture lost it, not the network. One in 10,000 is "
     "enough to cut messages.",
-    suppressed_when="The bytes were sent again (then the network lost them), the connection began before the capture, "
-    "or the capture has one direction of it only (capture-one-way).",
+    suppressed_when="The bytes were sent again (then the network lost them), or their receiver never acknowledged them "
+    "(then they never arrived: SACK acknowledges what is behind a hole, not the hole); they were sent before the "
+    "capture began, in a repair; the capture has one direction of it only (capture-one-way).",
     advice="Capture with larger buffers, a shorter snap length or a narrower filter; do not blame Kafka for what is "
     "missing.",
     evidence="a forged capture with holes; captures whose tool counted its drops",
@@ -288,9 +289,9 @@ _EXPECTED = ("encrypted", "sasl", "prefix")
     "3.0 % of the bytes could not be decoded: 40.0 kB malformed, 1.2 kB of an unknown API.",
     why="One byte in a hundred hides whole messages; less are strays.",
     suppressed_when="They are encrypted, log in, or stand before Kafka (a proxy's prefix): those are expected. "
-    "Requests that a broker did not take (frame-oversized), connections with an impossible length "
-    "(frame-length-impossible) and answers in another protocol (not-kafka). Answers whose requests were not captured: "
-    "capture-midstream and capture-lost-packets tell of what is missing.",
+    "Requests that a broker did not take (frame-oversized), or never had (request-undelivered), connections with an "
+    "impossible length (frame-length-impossible) and answers in another protocol (not-kafka). Answers whose requests "
+    "were not captured: capture-midstream and capture-lost-packets tell of what is missing.",
     advice="See `reason` in kwire show --json; a client that speaks a dialect of its own is named there.",
     evidence="a forged capture of an unknown API, and of answers without their requests; errors-librdkafka-4.3",
     share=0.01,
@@ -304,7 +305,8 @@ def opaque(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         parts["unknown_api"] = np.maximum(parts["unknown_api"] - _without_request(capture), 0)
     if parts["limit"].any():
         parts["limit"][capture.exchanges.link[root_causes.oversized(capture)]] = 0
-    parts["skipped"] = np.where(capture.link_numbers("opened") > 0, capture.link_numbers("skipped_bytes"), 0)
+    lost = undelivered.links(capture)  # what came behind a hole
+    parts["skipped"] = np.where((capture.link_numbers("opened") > 0) & ~lost, capture.link_numbers("skipped_bytes"), 0)
     for reason in ("malformed", "skipped"):
         parts[reason][foreign_protocols.broken_links(capture)] = 0
     amounts = {reason: int(part.sum()) for reason, part in parts.items() if part.any()}

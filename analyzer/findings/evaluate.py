@@ -32,13 +32,16 @@ from kwire.analyzer.findings import (  # noqa: F401  (each registers its rules)
     replication,
     root_causes,
     security,
+    sending,
     sequences,
+    sessions,
     share_groups,
     skew,
     static_members,
     subscriptions,
     tls,
     transactions,
+    undelivered,
     versions,
 )
 from kwire.analyzer.findings.capture import CaptureFrame

@@ -133,8 +133,9 @@ def _slow_in_short(
     why="The 99th percentile of answers is below 70 ms; replicas leave the in-sync set after 30 s, sessions end after "
     "6 to 45 s.",
     suppressed_when="Nothing that a broker answers at once was open (what waits for replicas may wait for another "
-    "broker); nothing else was captured meanwhile either (then the capture paused). A note: fewer than three clients "
-    "waited, or fewer than five answers came within a second after.",
+    "broker); nothing else was captured meanwhile either (then the capture paused); TCP never delivered the requests "
+    "or answers (request-undelivered). A note: fewer than three clients waited, or fewer than five answers came within "
+    "a second after.",
     advice="Look for a pause of garbage collection, of the virtual machine or of the disk at that second.",
     evidence="frozen-broker-2; forged: a second without answers while five clients ask; and without anything; one "
     "client; only acks=all; up to the end of the capture",

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from kwire.analyzer.findings import foreign_protocols, root_causes
+from kwire.analyzer.findings import foreign_protocols, root_causes, sessions, undelivered
 from kwire.analyzer.findings.capture import HELD, IN_FLIGHT, SECOND, UNANSWERED, Attempt, CaptureFrame, api_name
 from kwire.analyzer.findings.rules import Limits, Match, rule
 from kwire.analyzer.findings.wording import client, count, lasting, moment, name, share
@@ -65,6 +65,8 @@ def _silent(capture: CaptureFrame) -> np.ndarray:
         & ~(fin & left_open)
         & ~(last & capture.loses)
         & ~root_causes.explained(capture, rows)
+        & ~arrow.among(rows, undelivered.rows(capture))
+        & ~arrow.among(rows, sessions.expired(capture))
     ]
     return chosen
 
@@ -79,8 +81,9 @@ def _silent(capture: CaptureFrame) -> np.ndarray:
     "or packets from the capture while no later answer came (what is lost at an end leaves no hole); the end point "
     "never answers the client in Kafka (no-kafka-answer, not-kafka), or a length before it is impossible; the client "
     "closed it in order with nothing open but what it waits in (Fetch, heartbeats, JoinGroup); the login failed; the "
-    "request cannot be decoded; its broker went away (broker-lost tells how many). A note: fewer than three, or the "
-    "last that is seen of the client, and the connection was closed in order.",
+    "request cannot be decoded; its broker went away (broker-lost tells how many); TCP never delivered it "
+    "(request-undelivered); its session was over (session-expired). A note: fewer than three, or the last that is seen "
+    "of the client, and the connection was closed in order.",
     advice="Look where it died: a reset is the broker's or a middlebox's, later answers mean a fault of the broker.",
     evidence="forged: a request that later answers pass by; errors-librdkafka-4.3, cluster-*",
     closes=3,
@@ -161,7 +164,8 @@ TIMEOUTS = (30 * SECOND, 60 * SECOND)
     "to is not on the wire.",
     suppressed_when="The answer is one that the broker holds (Fetch, JoinGroup, SyncGroup); the client did not go "
     "within 1 s of the timeout; there was an answer, and the client did not connect again within 1 s of the timeout "
-    "and before it, or asked on after; bytes are missing, or packets from the capture and no answer was seen.",
+    "and before it, or asked on after; bytes are missing, or packets from the capture and no answer was seen; TCP "
+    "never delivered it (request-undelivered).",
     advice="The broker's latency first, then the client's timeout.",
     evidence="forged: a connection closed 30 s after its request; one closed after 20 s says nothing; a late answer to "
     "who had connected again, and one that was taken",
@@ -182,6 +186,7 @@ def answer_after_timeout(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         return old & ~arrow.among(rows.api[block], HELD) & known & (rows.status[block] != 1)
 
     chosen = spill.where(len(rows), are_old)
+    chosen = chosen[~arrow.among(chosen, undelivered.rows(capture))]
     late_answers: dict[tuple[int, int, int, int], list[int]] = {}
     around = int(at.around_s * SECOND)
     if not len(chosen):
@@ -248,7 +253,8 @@ def _begun(capture: CaptureFrame) -> dict[tuple[int, ...], np.ndarray]:
     rate=10_000_000,
 )
 def retransmission(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
-    again = np.where(capture.doubled, 0, capture.link_numbers("retransmissions"))
+    explained = capture.doubled | undelivered.links(capture)
+    again = np.where(explained, 0, capture.link_numbers("retransmissions"))
     packets = capture.link_numbers("client_packets") + capture.link_numbers("broker_packets")
     repaired = _repaired(capture, at.repair_ms, at.rate) if again.any() else {}
     for client_, broker, links in _pairs(capture, np.flatnonzero(again)):
@@ -379,8 +385,9 @@ def _span(first: np.ndarray, last: np.ndarray) -> np.ndarray:
     "14 connections of svc-a (10.0.0.4) to 10.0.0.1:9092 were reset with requests open.",
     why="An orderly client drains first: one reset is a crash, three in a minute a pattern.",
     suppressed_when="Fewer than three in a minute (a note); the connection was idle for nine minutes (idle-close); its "
-    "broker went away (broker-lost tells how many), or was asked for more than it takes (frame-oversized); bytes are "
-    "missing from it, or packets from the capture: what it waited for may have come.",
+    "broker went away (broker-lost tells how many), or was asked for more than it takes (frame-oversized); TCP never "
+    "delivered what was sent (request-undelivered); bytes are missing from it, or packets from the capture: what it "
+    "waited for may have come.",
     advice="Find out who sent the reset (kwire show --follow CONNECTION), then read its log at that second.",
     evidence="forged: three resets in a minute, and two; cluster-*",
     resets=3,
@@ -390,7 +397,9 @@ def connection_reset(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     rows = capture.exchanges
     still = spill.true_rows(rows.status == IN_FLIGHT) if not capture.loses else capture.left_open[:0]
     open_ = arrow.distinct(np.concatenate([rows.link[capture.left_open], rows.link[still]]))
-    open_ = open_[~root_causes.explained_links(capture)[open_] & capture.unbroken[open_]]
+    explained = root_causes.explained_links(capture) | undelivered.links(capture)
+    explained[rows.link[sessions.expired(capture)]] = True
+    open_ = open_[~explained[open_] & capture.unbroken[open_]]
     open_ = open_[~arrow.among(open_, arrow.distinct(rows.link[root_causes.oversized(capture)]))]
     reset = np.array([link for link in open_.tolist() if capture.closed[link] == "rst"], np.int64)
     ended = capture.link_times("last_time")
@@ -593,7 +602,8 @@ def connection_storm(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     "or within the minute before (broker-lost); metadata sends clients there and nobody gets in "
     "(advertised-address-unreachable). A note: it lasted for less than a minute, and connections came about after "
     "(clients wait so for a broker that starts); or the broker's last connections were closed within the minute "
-    "before; or both, for connections came about in between and had all ended before the last try. Where some came "
+    "before; or both, for connections came about in between and had all ended before the last try; or an address of "
+    "another family (IPv4, IPv6) with that port let the client in within a second of each failure. Where some came "
     "about in between, that is said, and not that nothing listens. Where packets are missing, one unanswered of ten or "
     "more that were answered is not counted.",
     advice="Refused: nothing listens there. Unanswered: a firewall, a route, or a full backlog "
@@ -604,6 +614,7 @@ def connection_storm(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     tries=3,
     lost_s=60,
     start_s=60,
+    other_s=1,
     by_clock=True,
 )
 def connect_failed(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
@@ -624,6 +635,18 @@ def connect_failed(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         text += f"{count(attempt.times, 'time')} in vain, "
         text += f"{moment(attempt.since)} to {moment(attempt.until)}: {root_causes.outcome([attempt])}"
         cause, proven, usual, got_in = _listening(capture, attempt, int(at.start_s * SECOND))
+        other = _other_family(capture, attempt, int(at.other_s * SECOND)) if not got_in else None
+        advice = None
+        if other is not None:
+            family = "v6" if "[" in attempt.server else "v4"
+            cause, proven, usual = (
+                f"the broker does not listen on IP{family}; the client tries both families",
+                True,
+                True,
+            )
+            advice = f"broker.address.family={'v4' if family == 'v6' else 'v6'} (librdkafka), or a name that resolves "
+            advice += "to one family; or let the broker listen on both."
+            text += f"; each time {name(other)} let it in right after"
         text += f"; {count(got_in, 'connection')} to it came about meanwhile." if got_in else "."
         yield Match(
             text,
@@ -635,7 +658,31 @@ def connect_failed(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
             cause=cause,
             proven=proven,
             severity="note" if usual else None,
+            advice=advice,
         )
+
+
+def _other_family(capture: CaptureFrame, attempt: Attempt, within: int) -> str | None:
+    """The end point of another address family at the same port that let the client in after each failure, if any.
+
+    Whether two addresses are one host's is known of loopback addresses; of others it is what the times say."""
+    server, _, port = attempt.server.rpartition(":")
+    first = capture.link_times("first_time")
+    opened = (capture.link_numbers("opened") > 0) & (capture.link_numbers("broker_bytes") > 0)
+    for number, end in enumerate(capture.brokers):
+        other, _, other_port = end.rpartition(":")
+        if other_port != port or ("[" in other) == ("[" in server) or _is_loopback(other) != _is_loopback(server):
+            continue
+        links = np.flatnonzero(opened & (capture.broker_of == number) & (first != NULL))
+        times = np.sort(first[links])
+        times = times[(times >= attempt.since) & (times <= attempt.until + within)]
+        if len(times) >= attempt.times and times[0] <= attempt.since + within and times[-1] >= attempt.until:
+            return end
+    return None
+
+
+def _is_loopback(address: str) -> bool:
+    return address == "[::1]" or address.startswith("127.")
 
 
 def _answers_are_missing(capture: CaptureFrame, attempt: Attempt) -> bool:

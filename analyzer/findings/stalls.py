@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kwire.analyzer.findings import undelivered
 from kwire.analyzer.findings.capture import IN_FLIGHT, SECOND, UNANSWERED, CaptureFrame, once
 from kwire.analyzer.findings.rules import RULES, Limits, limits_of
 from kwire.analyzer.frame import arrow, spill
@@ -120,6 +121,7 @@ def _stall(
     since = np.maximum(exchanges.request_time[rows], begin)
     late = ((answered != NULL) & (answered >= end)) | ((answered == NULL) & open_)
     waiting = rows[late & (end - since >= pause // 2)]
+    waiting = waiting[~arrow.among(waiting, undelivered.rows(capture))]  # the path's fault, not the broker's
     if not len(waiting):
         return None
     heads = waiting[np.lexsort((exchanges.exchange[waiting], exchanges.link[waiting]))]

@@ -33,6 +33,14 @@ def lasting(micros: float) -> str:
     return f"{micros / 60e6:.0f} min"
 
 
+def exactly(micros: float) -> str:
+    """Like `lasting`, with the seconds of minutes: `4 min 5 s`."""
+    minutes, seconds = divmod(round(micros / 1e6), 60)
+    return (
+        lasting(micros) if micros < 120_000_000 else f"{minutes:,} min {seconds} s" if seconds else f"{minutes:,} min"
+    )
+
+
 def size(amount: float) -> str:
     """`1 byte`, `310 bytes`, `1.3 MB`."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):

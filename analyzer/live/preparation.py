@@ -46,12 +46,17 @@ def reading(options: ReadArguments) -> ReadOptions:
 
 
 def warm_up() -> None:
-    """Compile what a machine has not compiled yet, some of it or all, by reading a sample, and say so."""
-    from kwire.analyzer.cli.commands import announce_compilation
-    from kwire.captures import kernels
+    """Compile what a machine has not compiled yet, some of it or all, by reading a sample, and say so.
 
+    Raises CompilerMissingError if that cannot be."""
+    from kwire.analyzer.cli.commands import announce_compilation
+    from kwire.captures import kernels, native
+
+    if not kernels.needs_no_compiler() and not native.has_compiler():
+        raise kernels.CompilerMissingError
     if _SAMPLE.exists():
         announce_compilation()
+        kernels.expect(None)  # the sample is small, what comes after it need not be
         kernels.once("watch", _read_sample)
 
 

@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from kwire.captures.acknowledgements import LEAST_OPTIONS
 from kwire.captures.chunks.groups import group_of
 from kwire.captures.kernels import NULL, Array, Bytes, Flag, Int, Table, copy_bytes, inline, kernel
 from kwire.captures.segment_sums import CHECKED_BITS, checked
@@ -50,9 +51,11 @@ _APART: Final = 0x9E3779B1
 
 @inline
 def _size(columns: PacketColumns, i: Int) -> tuple[Int, Int]:
-    """(bytes of its TCP header, of that and its payload); of a packet without captured payload none is needed."""
+    """(bytes of its TCP header, of that and its payload); of a packet without captured payload none is needed unless
+    its options may have SACK blocks."""
     captured = columns.payload_captured[i]
-    header = columns.payload_at[i] - columns.tcp_at[i] if captured > 0 else np.int64(0)
+    whole = columns.payload_at[i] - columns.tcp_at[i]
+    header = whole if captured > 0 or whole >= 20 + LEAST_OPTIONS else np.int64(0)
     return header, header + captured
 
 
@@ -133,12 +136,12 @@ def put_rows(columns: PacketColumns, sums: Array, ways: Array, base: Int, first:
     beyond = np.int64(0)
     for i in range(len(rows) - before):
         row = before + i
-        header, _ = _size(columns, i)
+        header, size = _size(columns, i)
         seq, ack = columns.seq[i], columns.ack[i]
         captured, length = columns.payload_captured[i], columns.payload_length[i]
         flags, window, identity = np.int64(columns.flags[i]), np.int64(columns.window[i]), columns.identity[i]
         order = columns.number[i] - first
-        skipped = columns.tcp_at[i] + base - columns.record_at[i] if base != NULL and captured > 0 else np.int64(0)
+        skipped = columns.tcp_at[i] + base - columns.record_at[i] if base != NULL and size > 0 else np.int64(0)
         beyond |= (seq | ack | captured | length | identity) >> 32 | (flags | window | skipped) >> 16
         way, checked_as = np.int64(ways[i]), np.int64(sums[i])
         beyond |= header >> 8 | order >> 39 | (row | way) >> _INDEX_BITS | checked_as >> CHECKED_BITS
@@ -258,7 +261,8 @@ def place_rows(rows: Table, first: Int, at: Int, stay: Flag, columns: PacketColu
         sums[to] = (rows[i, PLACE] >> _SUM_AT) & ((1 << CHECKED_BITS) - 1)
         columns.record_at[to] = rows[i, RECORD_AT]
         columns.payload_captured[to] = captured
+        size = (order & 0xFF) + captured
         if stay:
-            put = rows[i, RECORD_AT] + ((order >> 8) & _MOST_BEFORE) - at if captured > 0 else np.int64(0)
+            put = rows[i, RECORD_AT] + ((order >> 8) & _MOST_BEFORE) - at if size > 0 else np.int64(0)
         columns.tcp_at[to], columns.payload_at[to] = put, put + (order & 0xFF)
-        put += (order & 0xFF) + captured
+        put += size

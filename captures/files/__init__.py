@@ -7,5 +7,6 @@ from kwire.captures.errors import CaptureError as CaptureError
 from kwire.captures.files.points import CapturePoint as CapturePoint
 from kwire.captures.files.points import begins_ns as begins_ns
 from kwire.captures.files.points import capture_points as capture_points
+from kwire.captures.files.points import likely_bytes as likely_bytes
 from kwire.captures.files.points import stored_bytes as stored_bytes
 from kwire.captures.files.sources import FileInfo as FileInfo

@@ -10,12 +10,14 @@ import contextlib
 import fnmatch
 import glob
 import os
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from kwire.captures.errors import CaptureError
 from kwire.captures.files import layouts, sidecar, urls
-from kwire.captures.files.sources import Source, not_a_capture, place_of, unreadable, utf8
+from kwire.captures.files.sources import Source, is_compressed, not_a_capture, place_of, unreadable, utf8
 
 PEEK_BYTES = 1 << 20
 """How far into a file the first packet is looked for when files are put in time order."""
@@ -42,6 +44,29 @@ def stored_bytes(point: CapturePoint) -> int:
         place_of(path).size() if urls.is_url(path) else os.path.getsize(os.path.join(point.folder, path))
         for path in point.paths
     )
+
+
+_LIKELY_RATIO: Final = 10
+"""Bytes that a byte of a compressed capture stands for, at most as a rule."""
+
+
+def likely_bytes(point: CapturePoint, most: int) -> int | None:
+    """Return about how many bytes a point's files have once they are decompressed; None if it is more than `most`, or
+    if that cannot be known before they are read."""
+    if any(path == "-" or urls.is_url(path) for path in point.paths):
+        return None
+    total = 0
+    for path in point.paths:
+        try:
+            name = os.path.join(point.folder, path)
+            status = os.stat(name)
+            if not stat.S_ISREG(status.st_mode) or total + status.st_size > most:
+                return None
+            with open(name, "rb") as file:
+                total += status.st_size * (_LIKELY_RATIO if is_compressed(file.read(4)) else 1)
+        except OSError:
+            return None  # it is for the reader to say
+    return total if total <= most else None
 
 
 @dataclass(slots=True)

@@ -358,6 +358,11 @@ class Source:
         self.close()
 
 
+def is_compressed(head: bytes) -> bool:
+    """Whether a file that begins with `head` (4 bytes) is decompressed while it is read."""
+    return head.startswith(GZIP_MAGIC) or is_zstd(head)
+
+
 def is_zstd(head: bytes) -> bool:
     """Whether a zstd frame begins with `head` (4 bytes): data, or to be skipped, as parallel compressors write."""
     return head == ZSTD_MAGIC or (len(head) == 4 and head[1:] == b"\x2a\x4d\x18" and head[0] & 0xF0 == 0x50)

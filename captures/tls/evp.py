@@ -3,7 +3,7 @@
 In: a key. Out: addresses, of OpenSSL's functions and of a context that holds the key. Rules
 
 - The library is the one that Python's own `ssl` works with: nothing is searched for or loaded. Where its functions
-  cannot be had (a Python that hides them, kernels that are not compiled), there is none, and records are opened one by
+  cannot be had (a Python that hides them), there is none, and records are opened one by
   one by `cryptography`.
 - What is opened has been authenticated: a kernel takes nothing that `EVP_DecryptFinal_ex` has not said yes to.
 """
@@ -16,7 +16,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from kwire.captures.kernels import COMPILED
 from kwire.captures.tls.suites import CHACHA, GCM
 
 INIT, UPDATE, CONTROL, FINAL = range(4)
@@ -33,8 +32,6 @@ _CIPHERS: Final = {
 @functools.cache
 def _library() -> Any:
     """The library, its functions with their types; None: it cannot be had."""
-    if not COMPILED:
-        return None
     try:
         import _ssl
 

@@ -14,7 +14,7 @@ import pytest
 
 from kwire.analyzer.cli import commands
 from kwire.analyzer.live import preparation
-from kwire.captures import kernels
+from kwire.captures import kernels, native
 from kwire.captures.kernels import Compiling
 from kwire.captures.shipped import Shipped
 
@@ -60,7 +60,7 @@ def test_the_very_first_takes_long(capsys: pytest.CaptureFixture[str], monkeypat
     monkeypatch.setattr(kernels, "warm", lambda: False)
     commands.announce_compilation()
     compile_two()
-    assert "at most 7, half a minute to a minute ...\n" in capsys.readouterr().err
+    assert "at most 7, a minute or two ...\n" in capsys.readouterr().err
 
 
 def test_why_those_of_the_installation_are_not_used(
@@ -93,6 +93,13 @@ def test_under_a_bar_it_is_a_line_of_the_bar(monkeypatch: pytest.MonkeyPatch) ->
         compile_two()
     assert "compiling kernels, once on this machine: at most 7 ..." in terminal.getvalue()
     assert kernels._listener is before
+
+
+def test_watch_refuses_before_the_first_packet_where_nothing_can_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "has_compiler", lambda: False)
+    with pytest.raises(kernels.CompilerMissingError) as refused:
+        preparation.warm_up()
+    assert "kwire[compile]" in refused.value.hint
 
 
 def test_watch_says_so_where_only_some_are_compiled(

@@ -63,6 +63,8 @@ class Segment:
     flags: int
     payload: bytes = b""
     window: int = 65535
+    options: bytes = b""
+    """TCP options, a multiple of 4 bytes."""
 
     @property
     def flow(self) -> tuple[End, End]:
@@ -295,6 +297,7 @@ def tcp_ip(
     source, target = ipaddress.ip_address(segment.source[0]), ipaddress.ip_address(segment.target[0])
     if source.version != target.version:
         raise ValueError(f"{segment.source[0]} and {segment.target[0]} are not of one IP version")
+    tcp_options = tcp_options or segment.options
     if len(ip_options) % 4 or len(ip_options) > 40 or len(tcp_options) % 4 or len(tcp_options) > 40:
         raise ValueError("options take a multiple of 4 bytes, 40 at most")
     header = struct.pack(

@@ -34,7 +34,7 @@ def file_of(module: str) -> Path | None:
     """The project's file with a module; None for others'."""
     for path in (ROOT / f"{module.replace('.', '/')}.py", ROOT / module.replace(".", "/") / "__init__.py"):
         if path.is_file():
-            return path
+            return path.resolve()  # kwire holds links to the folders
     return None
 
 

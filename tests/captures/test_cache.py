@@ -283,13 +283,15 @@ def test_a_file_that_others_could_have_written_is_not_read(folder: Path, source:
     assert not cache.ours_alone(stored.parent)
 
 
-def test_object_code_comes_only_from_files_that_are_ours_alone(tmp_path: Path) -> None:
-    code = native.ObjectCode("f", (), (), False, b"code")
+def test_object_code_comes_only_from_files_that_are_ours_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = native.ObjectCode(native.Entry("f", (), (), False), b"code")
+    monkeypatch.setattr(native, "linked", lambda stored: stored)
     (tmp_path / "code").write_bytes(code.to_bytes())
     (tmp_path / "code").chmod(0o600)
-    assert kernels._stored(str(tmp_path / "code")) == code
+    stored: Any = kernels._cached(str(tmp_path / "code"))
+    assert stored == code
     (tmp_path / "code").chmod(0o622)
-    assert kernels._stored(str(tmp_path / "code")) is None
+    assert kernels._cached(str(tmp_path / "code")) is None
 
 
 def test_kernels_are_not_kept_where_others_may_write(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ runs at once and Numba's switches change no result; an edit of anything that a k
 
 from __future__ import annotations
 
-import dataclasses
+import json
 import os
 import shutil
 import subprocess
@@ -20,10 +20,11 @@ import pytest
 from kwire.captures import kernels, native
 from kwire.captures.cache import python_files
 from kwire.captures.kernels import big16, big32, inline, kernel, prefetch, shared
-from kwire.captures.shipped import Shipped
+from kwire.captures.shipped import Library
 from tests.captures.reaching import kernels_of, reached
 from tests.programs import printed
 from tests.shared import ROOT, SAMPLES
+from tools.object_code import link
 
 SAMPLE = SAMPLES / "codecs-franzgo-4.3" / "capture.pcap"
 
@@ -164,7 +165,7 @@ def test_where_an_array_is_is_what_numpy_tells() -> None:
         np.zeros(0),
         np.frombuffer(b"abc", np.uint8),
     ):
-        assert native.address(array) == native._address_by_interface(array) == array.ctypes.data
+        assert native.address(array) == array.ctypes.data
 
 
 def test_what_is_no_plain_argument_is_left_to_numba() -> None:
@@ -189,37 +190,38 @@ def test_object_code_with_a_symbol_that_may_be_absent_is_not_used() -> None:
     assert "sin" in (native.undefined_symbols(sine.overloads[sine.signatures[0]].library._get_compiled_object()) or ())
 
 
-def kept_code(kernel: Any, *arguments: Any) -> native.ObjectCode:
+def compiled_code(kernel: Any, *arguments: Any, symbol: str = "") -> native.ObjectCode:
     """The object code of a kernel for such arguments."""
     values: list[Any] = []
     for argument in arguments:
         native.flatten(argument, [], values)
-    code = native.compiled(kernels.Kernel(kernel.py_func).dispatcher, arguments, values)
+    code = native.compiled(kernels.Kernel(kernel.py_func).dispatcher, arguments, values, symbol)
     assert code is not None
     return code
 
 
-def test_object_code_is_put_into_memory_without_llvm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It does what it does where LLVM links it; code with constants, tables and calls of the C library among it."""
+def test_object_code_is_loaded_by_llvm() -> None:
+    """It does what it does where Numba loads it; code with constants and calls of the C library among it."""
     table = np.arange(12, dtype=np.int32).reshape(3, 4)
-    code = kept_code(corner, table)
     values: list[Any] = []
     native.flatten(table, [], values)
-    if native._placed(code) is None:
-        pytest.skip("another kind of machine")
-    assert native.linked(code)(values) == by_numba(corner)(table)
-    monkeypatch.setattr(native, "_placed", lambda code: None)
-    assert native.linked(code)(values) == by_numba(corner)(table)
+    assert native.linked(compiled_code(corner, table))(values) == by_numba(corner)(table)
 
 
-def test_object_code_with_anything_unknown_is_left_to_llvm() -> None:
-    code = kept_code(corner, np.arange(12, dtype=np.int32).reshape(3, 4))
-    for other in (
-        dataclasses.replace(code, code=code.code[:0x12] + b"\xb7\0" + code.code[0x14:]),  # aarch64
-        dataclasses.replace(code, code=b"\xcf\xfa\xed\xfe" + code.code[4:]),  # Mach-O
-        dataclasses.replace(code, symbol="another"),
-    ):
-        assert native._placed(other) is None
+@pytest.mark.skipif(sys.platform != "linux" or shutil.which("cc") is None, reason="needs a linker for ELF")
+def test_kernels_are_linked_into_a_shared_library_under_names_of_ours(tmp_path: Path) -> None:
+    table, unsigned = np.arange(12, dtype=np.int32).reshape(3, 4), np.arange(12, dtype=np.uint32).reshape(3, 4)
+    symbols = {"a.corner-1": table, "another": unsigned}
+    codes = {symbol: compiled_code(corner, array, symbol=symbol) for symbol, array in symbols.items()}
+    link(codes, tmp_path / "here.so", tmp_path / "entries")
+    library = Library(tmp_path / "here.so", json.loads((tmp_path / "entries").read_bytes()))
+    for symbol, array in symbols.items():
+        values: list[Any] = []
+        native.flatten(array, [], values)
+        linked = library.kernel(symbol)
+        assert linked is not None
+        assert linked(values) == by_numba(corner)(array)
+    assert library.kernel("none of them") is None
 
 
 def test_only_object_files_whose_symbols_we_can_read_are_used() -> None:
@@ -228,7 +230,7 @@ def test_only_object_files_whose_symbols_we_can_read_are_used() -> None:
 
 
 def test_object_code_is_stored_whole_or_not_at_all() -> None:
-    code = native.ObjectCode("f", ("ptr", "i64"), ("int64", "bool"), True, b"code")
+    code = native.ObjectCode(native.Entry("f", ("ptr", "i64"), ("int64", "bool"), True), b"code")
     stored = code.to_bytes()
     assert native.ObjectCode.from_bytes(stored) == code
     for cut in range(len(stored)):
@@ -350,7 +352,7 @@ def test_what_compiles_in_advance_is_done_once(tmp_path: Path, monkeypatch: pyte
     for name in ("watch", "watch", "record", "watch"):
         kernels.once(name, lambda: done.append("done"))
     assert done == ["failed", "done", "done"]
-    monkeypatch.setattr(kernels, "came_along", lambda: Shipped(tmp_path))
+    monkeypatch.setattr(kernels, "needs_no_compiler", lambda: True)
     kernels.once("another", lambda: done.append("needless"))
     assert "needless" not in done
 
@@ -436,6 +438,61 @@ def test_threads_that_need_a_kernel_at_once_get_the_same(tmp_path: Path) -> None
 def test_without_the_compiler_kernels_are_plain_functions(tmp_path: Path) -> None:
     assert run(DOUBLE, tmp_path, NUMBA_DISABLE_JIT="1") == "[0, 2, 4, 6] False\n"
     assert not list(tmp_path.iterdir())
+
+
+LITTLE = (
+    "import sys, numpy as np; from kwire.captures import kernels; from tests.captures.test_kernels import nothing;"
+    "kernels.expect({}); values = np.arange(4); nothing(values); print(values.tolist(), 'numba' in sys.modules)"
+)
+
+
+def test_what_is_little_does_not_wait_for_the_compiler(tmp_path: Path) -> None:
+    most = kernels.PLAIN_BYTES
+    assert run(LITTLE.format(most), tmp_path) == "[0, 2, 4, 6] False\n"
+    assert not list(tmp_path.rglob("*.nothing.*"))
+    assert run(LITTLE.format(most + 1), tmp_path) == "[0, 2, 4, 6] True\n"
+    assert run(LITTLE.format(most), tmp_path) == "[0, 2, 4, 6] False\n", "compiled before"
+
+
+def test_many_small_captures_are_worth_compiling(tmp_path: Path) -> None:
+    twice = LITTLE.replace("kernels.expect({});", "kernels.expect({0}); kernels.expect({0});")
+    assert run(twice.format(kernels.PLAIN_BYTES), tmp_path) == "[0, 2, 4, 6] True\n"
+    assert run(twice.replace("{0}", "None", 1).format(1), tmp_path / "live") == "[0, 2, 4, 6] True\n"
+
+
+WITHOUT_NUMBA = "from kwire.captures import native; native._numba = lambda: None\n"
+
+
+def test_without_numba_what_is_little_is_read_and_what_is_more_is_refused(tmp_path: Path) -> None:
+    assert run(WITHOUT_NUMBA + LITTLE.format(1), tmp_path) == "[0, 2, 4, 6] False\n"
+    code = (
+        "import numpy as np; from kwire.captures import kernels; from tests.captures.test_kernels import nothing\n"
+        "try: nothing(np.arange(4))\nexcept kernels.CompilerMissingError as error: print(error, error.hint, sep='|')"
+    )
+    assert run(WITHOUT_NUMBA + code, tmp_path) == (
+        "kernels have to be compiled, and Numba is not installed (this installation brought none for this machine)"
+        "|pip install 'kwire[compile]' (210 MB)\n"
+    )
+
+
+@shared
+def wrapped(value: Any) -> Any:
+    """A hash, which wraps."""
+    return np.uint64(value) * np.uint64(0x9E3779B97F4A7C15)
+
+
+@kernel
+def hash_of(value: Any) -> Any:
+    """The hash of a number."""
+    return np.int64(wrapped(value) >> np.uint64(1))
+
+
+def test_a_plain_kernel_calls_helpers_and_warns_of_nothing(tmp_path: Path) -> None:
+    code = (
+        "import numpy as np; from kwire.captures import kernels; from tests.captures.test_kernels import hash_of\n"
+        "kernels.expect(1); plain = hash_of(1 << 62); kernels.expect(None); print(plain == hash_of(1 << 62))"
+    )
+    assert printed(code, "-W", "error", KWIRE_CACHE_DIR=str(tmp_path)) == "True\n"
 
 
 def test_with_bounds_checks_a_read_past_an_array_raises(tmp_path: Path) -> None:

@@ -1,11 +1,12 @@
-"""Object code that came with the installation is used where all that it was made from and with is the same here, and
-nobody else could have written it; otherwise there are words that say why not.
+"""The shared library that came with the installation is used where the sources and the machine are those that it was
+made for, and nobody else could have written it; otherwise there are words that say why not.
 
 (proves: captures/shipped.py; what is built and installed: tests/test_wheel.py)
 """
 
 from __future__ import annotations
 
+import _ctypes
 import json
 import shutil
 import subprocess
@@ -39,14 +40,21 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def along(tmp_path: Path, code: Path) -> Path:
-    """A folder of object code for processors that do not exist, and for this one."""
+    """A folder of libraries for processors that do not exist, and for this one. (Python's own extensions are some.)"""
     folder = tmp_path / "object_code"
-    (folder / "here").mkdir(parents=True)
+    folder.mkdir()
     targets = {"elsewhere": {"no such feature"}, "here": shipped.features()}
     (folder / DESCRIPTION).write_bytes(shipped.description(SOURCES, targets))
-    for path in (folder, folder / "here", folder / DESCRIPTION):
+    for name in ("here", *LEVELS):
+        shutil.copyfile(_ctypes.__file__, folder / f"{name}.so")
+    for path in (folder, *folder.iterdir()):
         path.chmod(0o755 if path.is_dir() else 0o644)
     return folder
+
+
+def target(choice: Shipped) -> str | None:
+    """The target of the library that was chosen."""
+    return choice.library.target if choice.library is not None else None
 
 
 def described(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
@@ -56,7 +64,8 @@ def described(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
 
 
 def test_the_first_that_this_processor_can_run_is_chosen(along: Path) -> None:
-    assert chosen(SOURCES, along) == Shipped(along / "here", "")
+    choice = chosen(SOURCES, along)
+    assert (target(choice), choice.reason) == ("here", "")
 
 
 def test_where_nothing_came_along_there_is_nothing_to_say(tmp_path: Path) -> None:
@@ -67,18 +76,11 @@ def test_other_sources_need_other_object_code(along: Path) -> None:
     assert chosen("another hash", along) == Shipped(None, "the sources were changed")
 
 
-@pytest.mark.parametrize("name", ["python", "numba", "llvmlite", "platform"])
+@pytest.mark.parametrize("name", ["platform"])
 def test_what_it_was_made_with_has_to_be_what_is_here(along: Path, name: str) -> None:
     here = shipped.conditions(SOURCES)[name]
     described(along, lambda content: content.update({name: "another"}))
     assert chosen(SOURCES, along) == Shipped(None, f"for {name} another, this is {here}")
-
-
-def test_versions_are_those_that_the_packages_say() -> None:
-    """Told here without importing Numba."""
-    import numba
-
-    assert shipped.numba_version() == numba.__version__
 
 
 def test_a_processor_that_lacks_something_is_told(along: Path) -> None:
@@ -87,14 +89,14 @@ def test_a_processor_that_lacks_something_is_told(along: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lacks", "name"), [(set(), "x86-64-v3"), ({"avx2"}, "x86-64-v2"), ({"movbe"}, "x86-64-v2"), ({"sse4.2"}, None)]
+    ("lacks", "name"), [(set(), "x86-64-v3"), ({"avx2"}, "x86-64-v2"), ({"movbe"}, "x86-64-v2"), ({"sse4_2"}, None)]
 )
 def test_the_best_level_of_a_processor_is_chosen(
     along: Path, monkeypatch: pytest.MonkeyPatch, lacks: set[str], name: str | None
 ) -> None:
     (along / DESCRIPTION).write_bytes(shipped.description(SOURCES, LEVELS))
     monkeypatch.setattr(shipped, "features", lambda: frozenset({*LEVELS["x86-64-v3"], "cmov", "sse2"} - lacks))
-    assert chosen(SOURCES, along).folder == (along / name if name else None)
+    assert target(chosen(SOURCES, along)) == name
 
 
 def test_levels_are_what_the_dynamic_linker_takes_them_for() -> None:
@@ -110,14 +112,23 @@ def test_levels_are_what_the_dynamic_linker_takes_them_for() -> None:
 
 def test_switches_of_numba_that_change_code_leave_it_out(along: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", "/somewhere")
-    assert chosen(SOURCES, along).folder
+    assert target(chosen(SOURCES, along)) == "here"
     monkeypatch.setenv("NUMBA_OPT", "0")
     assert chosen(SOURCES, along) == Shipped(None, "NUMBA_OPT is set")
 
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"\xff", b"[]", b"null", b"{}", b'{"targets": []}', b'{"targets": {"here": 3}}'],
+    [
+        b"",
+        b"\xff",
+        b"[]",
+        b"null",
+        b"{}",
+        b'{"targets": []}',
+        b'{"targets": {"here": 3}}',
+        b'{"targets": {}, "kernels": 3}',
+    ],
 )
 def test_a_description_that_is_damaged_is_said(along: Path, content: bytes) -> None:
     (along / DESCRIPTION).write_bytes(content)
@@ -126,33 +137,37 @@ def test_a_description_that_is_damaged_is_said(along: Path, content: bytes) -> N
     assert chosen(SOURCES, along) == Shipped(None, f"{DESCRIPTION} is damaged")
 
 
-def test_a_target_is_a_folder_beside_its_description(along: Path) -> None:
-    shutil.copytree(along / "here", along.parent / "other")
+def test_a_target_is_a_file_beside_its_description(along: Path) -> None:
+    shutil.copyfile(along / "here.so", along.parent / "other.so")
     described(along, lambda content: content.update(targets={"../other": []}))
-    assert chosen(SOURCES, along).folder is None
+    assert chosen(SOURCES, along).library is None
 
 
-@pytest.mark.parametrize("what", ["", DESCRIPTION])
+@pytest.mark.parametrize("content", [None, b"", b"\x7fELF"])
+def test_a_library_that_cannot_be_loaded_is_said(along: Path, content: bytes | None) -> None:
+    library = along / "here.so"
+    library.unlink() if content is None else library.write_bytes(content)
+    choice = chosen(SOURCES, along)
+    assert choice.library is None
+    assert str(library) in choice.reason
+
+
+@pytest.mark.parametrize("what", ["", DESCRIPTION, "here.so"])
 @pytest.mark.parametrize("mode", [0o020, 0o002])
 def test_nothing_is_read_that_others_may_write_to(along: Path, code: Path, what: str, mode: int) -> None:
     """Others than those who may write to the code beside it."""
     place = along / what
     place.chmod(place.stat().st_mode | mode)
     choice = chosen(SOURCES, along)
-    assert choice.folder is None
+    assert choice.library is None
     assert "may be written to by others" in choice.reason
     code.chmod(0o644 | mode)
-    assert chosen(SOURCES, along).folder
+    assert target(chosen(SOURCES, along)) == "here"
 
 
-def test_object_code_that_others_may_write_to_is_not_read(along: Path) -> None:
-    kernel = along / "here" / "kernel"
-    kernel.write_bytes(b"object code")
-    kernel.chmod(0o644)
-    assert shipped.content_of(kernel) == b"object code"
-    for place in (kernel, kernel.parent):
-        before = place.stat().st_mode
-        place.chmod(before | 0o002)
-        with pytest.raises(PermissionError, match="may be written to by others"):
-            shipped.content_of(kernel)
-        place.chmod(before)
+def test_features_are_those_of_the_first_processor(tmp_path: Path) -> None:
+    path = tmp_path / "cpuinfo"
+    path.write_text("processor\t: 0\nflags\t\t: fpu avx2\nbugs\t: x\n\nprocessor\t: 1\nflags\t: sse\n")
+    assert shipped.features(str(path)) == {"fpu", "avx2"}
+    path.write_text("processor\t: 0\nFeatures\t: asimd\n")
+    assert shipped.features(str(path)) == shipped.features(str(tmp_path / "absent")) == frozenset()

@@ -14,6 +14,7 @@ from kwire.analyzer.findings.query import Query
 from kwire.analyzer.findings.rules import RULES
 from tests.analyzer.findings import (
     advertised_cases,
+    delivery_cases,
     group_cases,
     latency_cases,
     other_cases,
@@ -33,6 +34,7 @@ MODULES = (
     latency_cases,
     other_cases,
     writing_cases,
+    delivery_cases,
 )
 """Each brings its cases."""
 
