@@ -420,7 +420,7 @@ def open_tzsp(b: Bytes, at: Int, end: Int, wire_end: Int) -> tuple[Int, Int]:
     zero = np.int64(0)
     if at + 4 > end:
         return short_of(at + 4, wire_end), zero
-    # Version 1; received, or to be sent; Ethernet. Keep-alives and configuration carry no frame.
+    # Version 1; received, or to be sent; Ethernet. Keep-alive and configuration packets carry no frame.
     if b[at] != 1 or b[at + 1] > 1 or net16(b, at + 2) != 1:
         return unread_kind(BY_PORT, TZSP_PORT), zero
     at += 4

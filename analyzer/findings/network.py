@@ -133,14 +133,20 @@ _CAUSES = (
 )
 
 
+_LEAVES_US = 10 * SECOND
+"""Time that a client that exits waits for what it asked last."""
+
+
 def _has_left(capture: CaptureFrame, rows: np.ndarray) -> bool:
-    """Whether the client of requests without an answer left then: all of its connections to any broker had ended in
-    order within a second, and it opened no other."""
+    """Whether the client of requests without an answer left soon after them: within ten seconds, and all of its
+    connections to any broker ended within a second, and it opened no other."""
     client_ = int(capture.client[rows[0]])
     links = np.flatnonzero(capture.client_of == client_)
     ended = capture.link_times("last_time")
     leaves = ended[capture.exchanges.link[rows]]
     in_order = all(capture.closed[link] != "open" for link in links.tolist())
+    if (leaves - capture.exchanges.request_time[rows] > _LEAVES_US).any():
+        return False  # it waited in vain first
     return in_order and bool(ended[links].max() - leaves.min() <= SECOND) and not capture.mixed[client_]
 
 

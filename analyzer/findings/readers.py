@@ -1,4 +1,4 @@
-"""Readers that get nothing new: held by a transaction, sent the same records again, sent to and fro between replicas.
+"""Readers that get nothing new: held by a transaction, sent the same records again, sent between replicas.
 
 In: a capture point's fetched topic-partitions (`fetched.reads`). Rules: what one client asked for of one
 topic-partition, in order of the answers. Replicas are left out, and so are clients whose ids were not captured.

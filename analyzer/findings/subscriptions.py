@@ -139,8 +139,12 @@ def mixed(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
             continue
         apart = [entry for entry in apps if any(entry in pair for pair in side_by_side)]
         firsts = [entry.members[0] for entry in apart]
-        whos = [capture.who(numbers[first.who]) if first.who in numbers else _who(first.who) for first in firsts]
-        shown = [f"{client(who)} reads {some(sorted(entry.topics))}" for who, entry in zip(whos, apart, strict=True)]
+        clients_named = [
+            capture.who(numbers[first.who]) if first.who in numbers else _who(first.who) for first in firsts
+        ]
+        shown = [
+            f"{client(who)} reads {some(sorted(entry.topics))}" for who, entry in zip(clients_named, apart, strict=True)
+        ]
         text = (
             f"Group {name(group)} has members of {count(len(apart), 'application')}: {listed(shown[:3], len(shown))}. "
         )
@@ -148,7 +152,7 @@ def mixed(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         if rebalanced[group] > 1:
             text += f" It rebalanced {count(rebalanced[group], 'time')}."
         one_host = all(left.addresses == right.addresses for left, right in side_by_side)
-        alike = one_host and len({who.get("software") for who in whos}) == 1
+        alike = one_host and len({who.get("software") for who in clients_named}) == 1
         rows = [first.row for first in firsts if first.row is not None]
         since = min(max(left.members[0].since, right.members[0].since) for left, right in side_by_side)
         yield Match(
@@ -156,7 +160,7 @@ def mixed(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
             sum(len(entry.members) for entry in apart),
             since,
             max(member.until for entry in apart for member in entry.members),
-            whos[0],
+            clients_named[0],
             {"group_id": group, "topic": ",".join(sorted(topic for entry in apart for topic in entry.topics)[:20])},
             (rows[0], rows[-1], rows[-1]) if rows else (),
             severity="note" if alike else None,

@@ -56,6 +56,7 @@ def refused_batches(source: Source) -> dict[tuple[str | None, str | None, str | 
         keys[key] = client
         distinct[key] = {
             "records": batch["record_count"] or 0,
+            "distinct": batch["record_count"] or 0,
             "bytes": batch["batch_bytes"] or 0,
             "uncounted": batch["record_count"] is None,
         }
