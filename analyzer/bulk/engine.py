@@ -271,7 +271,7 @@ class Engine:
         engine = Engine(self._point, settings, legs=False)
         ends = set()
         for window in engine.windows():
-            for _, host, port, _ in window.brokers.tolist():
+            for _, host, port, *_ in window.brokers.tolist():
                 with suppress(ValueError):
                     ends.add((address_of(window.names.strings[host]), port & 0xFFFF))
         return ends
