@@ -381,7 +381,9 @@ def test_limit(rows: list[dict[str, Any]]) -> None:
     assert printed("show", CAPTURE, "--limit", 1000) == printed("show", CAPTURE)
 
 
-@pytest.mark.parametrize(("name", "column"), [("latency", "latency_us"), ("request_bytes", "request_bytes")])
+@pytest.mark.parametrize(
+    ("name", "column"), [("latency", "total_us"), ("latency_us", "latency_us"), ("request_bytes", "request_bytes")]
+)
 def test_sort_is_largest_first_and_with_a_minus_smallest(name: str, column: str, rows: list[dict[str, Any]]) -> None:
     values = sorted(row[column] for row in rows)
     largest = printed("show", CAPTURE, "--sort", name, "--fields", column, "--limit", 20).splitlines()[1:]
