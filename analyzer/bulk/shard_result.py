@@ -302,7 +302,10 @@ def _connections(
         "longest_silence_end": np.where(c[:, t.C_SILENCE_NS] > 0, c[:, t.C_SILENCE_END_NS], s.NULL),
         "closed_by": _side(c[:, t.C_CLOSER], client),
         "closed_after": _side(c[:, t.C_CLOSED_AFTER], client),
-        "closed_after_ns": np.where(c[:, t.C_CLOSED_AFTER] > 0, c[:, t.C_CLOSED_AFTER_NS], s.NULL),
+        # (A clock that was set back makes it negative: then it is not known.)
+        "closed_after_ns": np.where(
+            (c[:, t.C_CLOSED_AFTER] > 0) & (c[:, t.C_CLOSED_AFTER_NS] >= 0), c[:, t.C_CLOSED_AFTER_NS], s.NULL
+        ),
         "delayed_sends": sides[rows, client, t.D_DELAYED],
         **opaque,
         **tls_columns,

@@ -219,7 +219,7 @@ def spoiled(packet: bytes, at: int, value: int) -> bytes:
         ("more fragments to follow, of a length not in 8s", 6, 0x20, "malformed"),
         ("a last fragment", 7, 0x01, "fragment"),
         ("UDP", 9, 17, "not_tcp"),
-        ("GRE", 9, 47, "not_tcp"),
+        ("GRE of nothing that is known", 9, 47, "not_ip"),
     ],
 )
 def test_what_gives_no_row_is_counted(what: str, at: int, value: int, becomes: str, tmp_path: Path) -> None:
@@ -311,7 +311,9 @@ def test_every_cut_of_a_file_ends_with_a_note(tmp_path: Path) -> None:
         reading = read_bytes(data[:size], tmp_path)
         whole = sum(end <= size for end in ends) - 1
         assert reading.counts["packets"] == whole
-        if size in ends:
+        if size == ends[0]:
+            assert [note.rpartition(": ")[2] for note in reading.notes] == ["holds no packet"]
+        elif size in ends:
             assert reading.notes == []
         else:
             [note] = reading.notes
