@@ -1,6 +1,6 @@
 """Acknowledged, held behind a hole, or never delivered.
 
-(proves: captures/acknowledgements.py, and what `captures.delivery.gap` says of a hole that nobody acknowledged)
+(proves: captures/acknowledgements.py, and what `captures.delivery` says of a hole that nobody acknowledged)
 """
 
 from __future__ import annotations

@@ -23,11 +23,17 @@ CAPTURE = SAMPLES / DATASET.name / "capture.pcap"
 LATER = {
     "exchanges": {
         "queue_us", "muted_us", "network_us", "hold_us", "broker_us", "broker_low_us", "broker_high_us", "cause",
+        "rack_id", "preferred_replica",
     },
     "connections": {
         "capture_point", "opaque_prefix_bytes", "proxied_from", "proxied_to", "tls_version", "tls_cipher", "tls_sni",
         "tls_alpn", "tls_subject", "tls_not_after", "tls_failure", "decrypted",
-        "other_addresses",
+        "other_addresses", "longest_silence_us", "longest_silence_end", "closed_by", "closed_after", "closed_after_us",
+        "delayed_sends",
+        *(f"{name}_to_{side}" for side in ("broker", "client") for name in (
+            "unacknowledged_bytes", "unacknowledged_since", "unacknowledged_sends", "unacknowledged_segment",
+            "sacked_bytes", "sacked_segment",
+        )),
     },
 }
 # fmt: on
