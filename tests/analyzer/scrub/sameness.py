@@ -16,6 +16,7 @@ REPLACED = frozenset([
     "refused_principal", "group_ids", "topics_written", "topics_read", "evidence", "trigger_member", "members_before",
     "members_after", "assignment_before", "assignment_after", "stopped", "partitions", "offsets", "fenced_by",
     "proxied_from", "proxied_to", "other_addresses", "who", "what", "text", "advice", "first", "worst", "last",
+    "crc", "subscribed", "reason",
     "software_name", "software_version", "broker", "protocol", "tls_version", "tls_cipher", "tls_sni", "tls_alpn",
     "tls_subject",
     "tls_not_after", "tls_server_name",
