@@ -198,7 +198,7 @@ def test_nothing_to_replay_is_told(tmp_path: Path) -> None:
     command = [*KWIRE, "replay", "-", "--to", "h:1", "-o", str(tmp_path / "run")]
     process = subprocess.run(command, cwd=ROOT, input=head, capture_output=True, timeout=SECONDS)
     assert process.returncode == 2
-    assert process.stderr.decode().startswith("kwire: nothing to replay: no request in -")
+    assert process.stderr.decode().startswith("kwire: nothing to replay: -: holds no packet")
     assert "kwire summary FILE" in process.stderr.decode(), "what came on stdin is gone"
 
 
