@@ -53,7 +53,8 @@ _LIKELY_RATIO: Final = 10
 def likely_bytes(point: CapturePoint, most: int) -> int | None:
     """Return about how many bytes a point's files have once they are decompressed; None if it is more than `most`, or
     if that cannot be known before they are read."""
-    if any(path == "-" or urls.is_url(path) for path in point.paths):
+    # (`in` first: the paths of a folder that is followed are its files, which are begun by going through them.)
+    if "-" in point.paths or any(map(urls.is_url, point.paths)):
         return None
     total = 0
     for path in point.paths:
