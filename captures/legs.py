@@ -68,7 +68,7 @@ def key_of(kind: Int, first: Int, second: Int) -> Int:
 
 
 @inline
-def _client_key(packets: PacketColumns, i: Int, asks: Flag) -> Int:
+def client_key(packets: PacketColumns, i: Int, asks: Flag) -> Int:
     """Of the client's end of a packet: who sent it, if that `asks`, else who is to have it."""
     if asks:
         return key_of(CLIENT, packets.src_hi[i], packets.src_lo[i] ^ np.uint64(packets.src_port[i]) << np.uint64(48))
@@ -118,7 +118,7 @@ def _put(
 @shared
 def remember_syn(tables: FlowTables, f: Int, packets: PacketColumns, i: Int, own: Int) -> None:
     """Packet i, from side `own` of four-tuple f, is a SYN with which a connection may begin."""
-    key = _client_key(packets, i, True)
+    key = client_key(packets, i, True)
     row = _look(tables, f, key)
     if row >= 0 and tables.begun[row, ft.B_SIDES] & _ASKS == 0:
         if tables.begun[row, ft.B_NUMBERS] >> 32 & 0xFFFFFFFF == (packets.seq[i] + 1) & 0xFFFFFFFF:
@@ -143,7 +143,7 @@ def remember_beginning(
         conn[slot, ft.CONN_SPOKE] = 1
         _put(tables, key_of(PAYLOAD, numbers, packets.payload_length[i]), f, packets, i, sender, own, asks)
     if conn[slot, ft.CONN_SEQ_0 + 1 - sender] < 0:
-        _put(tables, _client_key(packets, i, asks), f, packets, i, sender, own, asks)
+        _put(tables, client_key(packets, i, asks), f, packets, i, sender, own, asks)
 
 
 @inline
@@ -218,7 +218,7 @@ def other_leg(
                 return np.int64(TWIN), other, begun[row, ft.B_SIDES] & _SENDER, asks
     if parked and opens:  # both ways have been seen
         return np.int64(NONE), nothing, nothing, asks
-    row = _look(tables, f, _client_key(packets, i, asks))
+    row = _look(tables, f, client_key(packets, i, asks))
     if row < 0 or (begun[row, ft.B_SIDES] & _ASKS != 0) == asks:
         return np.int64(NONE), nothing, nothing, asks
     other = begun[row, ft.B_FLOW]

@@ -48,8 +48,7 @@ class Settings:
                      and rows of several are put in order, so as few as keep up with who reads and stores
     window_bytes     bytes of capture read at a time
     large_bytes      the same as long as so many do not hold too much (`kwire.captures.windows.WindowSize`); 0: it is
-    always
-                     `window_bytes`
+                     always `window_bytes`
     ports            server ports that are Kafka whatever their content looks like
     keep_messages    hand out the raw bytes of messages: of all, or of some APIs (but of none above 4 MiB)
     keep_giants      of those above as well

@@ -2,7 +2,8 @@
 
 In: packets of a chunk and their four-tuples. Out: marks, a number for what legs have in common (`captures.legs`), each
 with the group of its four-tuple; of all chunks, which groups belong together. Rule: legs always have a mark in common;
-others hardly ever, which costs no more than balance.
+others hardly ever, which costs no more than balance. A client's port alone, which it may use for several brokers at
+once, is in common only to a four-tuple with its requests and one with the answers.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import Final
 import numpy as np
 
 from kwire.captures.chunks.groups import group_of
-from kwire.captures.kernels import Array, Int, Table, inline, kernel
-from kwire.captures.legs import CLIENT, FIRST_PACKETS, HANDSHAKE, PAYLOAD, key_of
+from kwire.captures.kernels import Array, Int, Table, kernel
+from kwire.captures.legs import CLIENT, FIRST_PACKETS, HANDSHAKE, PAYLOAD, client_key, key_of
 from kwire.captures.windows import PacketColumns
 
 _PLACES: Final = 1 << 14
@@ -26,17 +27,16 @@ _CHUNK: Final = 4
 _SYN, _RST, _ACK = 0x02, 0x04, 0x10
 
 
-@inline
-def _end(lo: Int, hi: Int, port: Int) -> Int:
-    return np.int64(np.uint64(lo) ^ np.uint64(hi) * np.uint64(0x165667B19E3779F9) ^ np.uint64(port) << np.uint64(48))
+_COPY, _ASKS, _ANSWERS = 4, 1, 2
+"""What a mark is of: a packet that another leg has too; one way of a connection, from its client or to it."""
 
 
 @kernel
 def put_marks(
     begin: Int, pairs: Array, columns: PacketColumns, chunk: Int, groups: Int, counted: Array, counts: Table, out: Table
 ) -> tuple[Int, Int]:
-    """Write rows (mark, group) of packets from `begin` on. Returns which packet comes next, as far as there is room in
-    `out`, and how many rows there are."""
+    """Write rows (mark, group, what it is of) of packets from `begin` on. Returns which packet comes next, as far as
+    there is room in `out`, and how many rows there are."""
     row = np.int64(0)
     for i in range(begin, len(pairs)):
         if row + 2 > len(out):
@@ -45,15 +45,14 @@ def put_marks(
         numbers = columns.seq[i] | columns.ack[i] << 32
         group = group_of(pairs[i], groups)
         if flags & (_SYN | _RST) == _SYN:
-            if flags & _ACK == 0:
-                client = _end(columns.src_lo[i], columns.src_hi[i], columns.src_port[i])
-                out[row, 0], out[row, 1] = key_of(CLIENT, client, (columns.seq[i] + 1) & 0xFFFFFFFF), group
+            asks = flags & _ACK == 0
+            following = (columns.seq[i] + 1) & 0xFFFFFFFF if asks else columns.ack[i]
+            out[row, 0] = key_of(CLIENT, client_key(columns, i, asks), following)
+            out[row, 1], out[row, 2] = group, _COPY
+            row += 1
+            if not asks:
+                out[row, 0], out[row, 1], out[row, 2] = key_of(HANDSHAKE, numbers, 0), group, _COPY
                 row += 1
-            else:
-                client = _end(columns.dst_lo[i], columns.dst_hi[i], columns.dst_port[i])
-                out[row, 0], out[row, 1] = key_of(CLIENT, client, columns.ack[i]), group
-                out[row + 1, 0], out[row + 1, 1] = key_of(HANDSHAKE, numbers, 0), group
-                row += 2
         elif columns.payload_length[i] > 0:
             place = np.int64(pairs[i] >> np.uint64(20)) & (_PLACES - 1)
             if counted[place] != pairs[i]:
@@ -61,14 +60,16 @@ def put_marks(
                 counts[place] = 0
             if counts[place] < FIRST_PACKETS:
                 counts[place] += 1
-                out[row, 0], out[row, 1] = key_of(PAYLOAD, numbers, columns.payload_length[i]), group
-                if columns.src_port[i] > columns.dst_port[i]:
-                    client = _end(columns.src_lo[i], columns.src_hi[i], columns.src_port[i])
-                else:
-                    client = _end(columns.dst_lo[i], columns.dst_hi[i], columns.dst_port[i])
-                out[row + 1, 0], out[row + 1, 1] = key_of(_CHUNK, client, chunk), group
+                asks = columns.src_port[i] > columns.dst_port[i]
+                out[row, 0] = key_of(PAYLOAD, numbers, columns.payload_length[i])
+                out[row, 1], out[row, 2] = group, _COPY
+                out[row + 1, 0] = key_of(_CHUNK, client_key(columns, i, asks), chunk)
+                out[row + 1, 1], out[row + 1, 2] = group, _ASKS if asks else _ANSWERS
                 row += 2
     return np.int64(len(pairs)), row
+
+
+NO_MARKS: Final = np.zeros((0, 3), np.int64)
 
 
 class Marks:
@@ -77,7 +78,7 @@ class Marks:
     def __init__(self, chunk: int, groups: int) -> None:
         self._chunk, self._groups = chunk, groups
         self._counted, self._counts = np.zeros(_PLACES, np.uint64), np.zeros(_PLACES, np.int64)
-        self._room = np.empty((1 << 12, 2), np.int64)
+        self._room = np.empty((1 << 12, 3), np.int64)
         self._rows: list[np.ndarray] = []
 
     def take(self, pairs: np.ndarray, columns: PacketColumns) -> None:
@@ -90,9 +91,9 @@ class Marks:
 
     @property
     def rows(self) -> np.ndarray:
-        """int64[n, 2]: mark and group, each once."""
+        """int64[n, 3]: mark, group and what it is of, each once."""
         if not self._rows:
-            return np.zeros((0, 2), np.int64)
+            return NO_MARKS
         self._rows = [np.unique(np.concatenate(self._rows), axis=0)]
         return self._rows[0]
 
@@ -100,10 +101,19 @@ class Marks:
 def together(marks: Sequence[np.ndarray], groups: int) -> np.ndarray:
     """int64[groups]: for each group the first of those that it has to stay with. marks: rows of all chunks."""
     first = np.arange(groups)
-    rows = np.concatenate([np.zeros((0, 2), np.int64), *marks])
-    rows = rows[np.lexsort((rows[:, 1], rows[:, 0]))]
-    same = np.flatnonzero((rows[1:, 0] == rows[:-1, 0]) & (rows[1:, 1] != rows[:-1, 1]))
-    for left, right in np.unique(np.stack([rows[same, 1], rows[same + 1, 1]], axis=1), axis=0).tolist():
+    rows = np.unique(np.concatenate([NO_MARKS, *marks]), axis=0)
+    if not len(rows):
+        return first
+    # A group that has both ways of a client's port has that connection whole.
+    starts = np.flatnonzero(np.append(True, (rows[1:, :2] != rows[:-1, :2]).any(axis=1)))
+    mark, group, of = rows[starts, 0], rows[starts, 1], np.bitwise_or.reduceat(rows[:, 2], starts)
+    part = of != _ASKS | _ANSWERS
+    mark, group, of = mark[part], group[part], of[part]
+    starts = np.flatnonzero(np.append(True, mark[1:] != mark[:-1]))
+    every = np.bitwise_or.reduceat(of, starts) if len(of) else of
+    shared = np.repeat((every == _COPY) | (every == _ASKS | _ANSWERS), np.diff(np.append(starts, len(mark))))
+    same = np.flatnonzero((mark[1:] == mark[:-1]) & shared[1:])
+    for left, right in np.unique(np.stack([group[same], group[same + 1]], axis=1), axis=0).tolist():
         low, high = sorted((int(first[left]), int(first[right])))
         first[first == high] = low
     return first

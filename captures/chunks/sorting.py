@@ -21,7 +21,7 @@ import numpy as np
 
 from kwire.captures.chunks.chunk_reader import ChunkReader, ChunkResult
 from kwire.captures.chunks.groups import Met, pairs_of
-from kwire.captures.chunks.marks import Marks, together
+from kwire.captures.chunks.marks import NO_MARKS, Marks, together
 from kwire.captures.chunks.rows import WORDS, as_words, extent, gather, group_rows, grouped, put_rows, sum_up, ways_of
 from kwire.captures.flows import FORGET_NS, REMEMBERED
 from kwire.captures.kernels import NULL
@@ -64,7 +64,7 @@ class Stored(NamedTuple):
     first_ns: int = 0
     last_ns: int = 0
     work: np.ndarray = np.zeros(0, np.int64)
-    marks: np.ndarray = np.zeros((0, 2), np.int64)
+    marks: np.ndarray = NO_MARKS
 
 
 def apart(stored: Sequence[Stored]) -> bool:

@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kwire.captures import flow_tables, legs, streams
+from kwire.captures.chunks.marks import together
 from kwire.captures.flows import Flows
 from tests.captures.forge import ACK, FIN, RST, SYN, End, Segment
 from tests.captures.streaming import (
@@ -360,3 +361,16 @@ def test_many_connections_with_legs_take_memory_for_those_that_are_open() -> Non
         flows.recycle(assigned.ends[:, 1])
     assert flows.slots <= 3
     assert len(flows.tables.legs) == len(Flows().tables.legs)
+
+
+def test_groups_stay_together_for_what_only_legs_have_in_common() -> None:
+    """A client may use a port for several brokers at once: that alone joins a group of requests and one of answers."""
+    copy, asks, answers = 4, 1, 2
+    one_port_two_brokers = [(7, 0, asks), (7, 0, answers), (7, 1, asks), (7, 1, answers)]
+    one_way_captures = [(8, 0, asks), (8, 2, asks)]
+    redirect = [(9, 3, asks), (9, 4, asks), (9, 5, answers)]
+    legs = [(10, 6, copy), (10, 8, copy)]
+    marks = [np.array(rows, np.int64) for rows in (one_port_two_brokers, [*one_way_captures, *redirect], legs)]
+    assert together(marks, 9).tolist() == [0, 1, 2, 3, 3, 3, 6, 7, 6]
+    assert together([marks[0][:2], marks[0][2:]], 2).tolist() == [0, 1]
+    assert together([], 3).tolist() == [0, 1, 2]
