@@ -675,14 +675,19 @@ class Flows:
         row = self.tables.connections[slot]
         return *_ends(self.tables.named[slot]), int(row[CONN_REUSE]), int(row[CONN_SERIAL])
 
-    def other_end_points(self, slot: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-        """Return the ends of other legs of a slot's connection, as in `end_points`, in the order in which they came."""
-        legs_of: list[tuple[tuple[int, int], tuple[int, int]]] = []
+    def other_end_points(self, slots: np.ndarray) -> dict[int, list[tuple[tuple[int, int], tuple[int, int]]]]:
+        """Return the ends, as in `end_points`, of the other legs of connections in these slots, of those that have any,
+        in the order in which they came."""
+        having = slots[self.tables.connections[slots, CONN_LEGS] != 0]
+        return {slot: self._leg_ends(slot) for slot in having.tolist()}
+
+    def _leg_ends(self, slot: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+        ends: list[tuple[tuple[int, int], tuple[int, int]]] = []
         row = int(self.tables.connections[slot, CONN_LEGS]) - 1
         while row >= 0:
-            legs_of.insert(0, _ends(self.tables.leg_ends[row]))
+            ends.insert(0, _ends(self.tables.leg_ends[row]))
             row = int(self.tables.legs[row, ft.LEG_NEXT]) - 1
-        return legs_of
+        return ends
 
 
 def _ends(key: np.ndarray) -> tuple[tuple[int, int], tuple[int, int]]:

@@ -102,8 +102,7 @@ class SlotNaming:
 
     def others(self, slots: np.ndarray) -> dict[int, list[tuple[Any, Any]]]:
         """Return the ends of other legs of the connections in some slots, of those that have any."""
-        legs = {slot * self._of + self._number: self._flows.other_end_points(slot) for slot in slots.tolist()}
-        return {slot: ends for slot, ends in legs.items() if ends}
+        return {slot * self._of + self._number: ends for slot, ends in self._flows.other_end_points(slots).items()}
 
 
 def facts_of(

@@ -412,8 +412,8 @@ class EndPoints(Protocol):
         """The last of these, of many."""
         ...
 
-    def other_end_points(self, slot: int) -> list[tuple[Any, Any]]:
-        """Two (address, port) of each other leg of a connection."""
+    def other_end_points(self, slots: np.ndarray) -> dict[int, list[tuple[Any, Any]]]:
+        """Of those in some slots that have other legs, two (address, port) of each leg."""
         ...
 
 
@@ -640,12 +640,14 @@ class ShardMerger:
         each leg the client's comes first."""
         addresses = np.full(len(ended), s.NULL, np.int64)
         strings = self.names.strings
+        others = self._flows.other_end_points(ended.number)
+        if not others:
+            return addresses
         for row, (slot, side) in enumerate(zip(ended.number.tolist(), ended["client_side"].tolist(), strict=True)):
-            others = self._flows.other_end_points(slot)
-            if others:
+            if slot in others:
                 client, client_port, broker, broker_port = self.names.ends[int(numbers[row])]
                 own = {end_point(strings[client], client_port), end_point(strings[broker], broker_port)}
-                legs = [leg[::-1] if side == 1 else leg for leg in others]
+                legs = [leg[::-1] if side == 1 else leg for leg in others[slot]]
                 ends = dict.fromkeys(end_point(ip_text(address), port) for leg in legs for address, port in leg)
                 addresses[row] = self.names.string(" ".join(end for end in ends if end not in own))
         return addresses

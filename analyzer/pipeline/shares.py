@@ -406,8 +406,8 @@ class _Connections:
     def serials(self, slots: np.ndarray) -> np.ndarray:
         return np.array([self.known[slot][3] for slot in slots.tolist()], np.int64)
 
-    def other_end_points(self, slot: int) -> list[tuple[Any, Any]]:
-        return self.others.get(slot, [])
+    def other_end_points(self, slots: np.ndarray) -> dict[int, list[tuple[Any, Any]]]:
+        return self.others  # of those that ended in this window, which are asked about
 
 
 def take_facts(

@@ -90,7 +90,7 @@ def names(
     out = []
     for slot in flows.open_slots().tolist():
         left, right, reuse, _ = flows.end_points(slot)
-        out.append(({left, right}, [set(leg) for leg in flows.other_end_points(slot)], reuse))
+        out.append(({left, right}, [set(leg) for leg in flows.other_end_points(np.array([slot])).get(slot, [])], reuse))
     return out
 
 
