@@ -52,7 +52,14 @@ def test_times(x: np.ndarray) -> None:
         if latency is not None and request_end is not None:
             queue = min(max(earlier - request_end, 0), latency) if earlier is not None else 0
         throttle = None if row[s.X_THROTTLE] == NULL else row[s.X_THROTTLE] * 1000
-        expected = [request, request_end, response, response_end, latency, total, queue, throttle]
+        low = high = None if row[s.X_BROKER_US] == NULL else row[s.X_BROKER_US]
+        if high is None and None not in (latency, total) and NULL not in (row[s.X_NETWORK_US], row[s.X_MUTED_US]):
+            assert queue is not None
+            assert total is not None
+            high = max(total - queue - row[s.X_MUTED_US] - row[s.X_NETWORK_US], 0)
+            wait = row[s.X_MAX_WAIT] if row[s.X_MAX_WAIT] != NULL else row[s.X_TIMEOUT]
+            low = max(high - 1000 * wait, 0) if wait > 0 else 0
+        expected = [request, request_end, response, response_end, latency, total, queue, throttle, low, high]
         assert out[:, i + 2].tolist() == [NULL if value is None else value for value in expected]
 
 

@@ -64,6 +64,11 @@ DEPENDS_ON_PACKETS = {
     "client_packets",
     "broker_packets", "client_bytes", "broker_bytes", "rtt_us", "retransmissions", "duplicates", "out_of_order",
     "zero_windows", "payload_bytes", "duplicate_bytes",
+    "longest_silence_us", "longest_silence_end", "closed_by", "closed_after", "closed_after_us", "delayed_sends",
+    *(f"{name}_to_{end}" for end in ("broker", "client") for name in (
+        "unacknowledged_bytes", "unacknowledged_since", "unacknowledged_sends", "unacknowledged_segment",
+        "sacked_bytes", "sacked_segment",
+    )),
 }
 # fmt: on
 """Columns that say something of single packets, or count every copy of a byte."""

@@ -17,6 +17,7 @@ from scapy.packet import raw
 from scapy.utils import checksum
 
 from kwire.captures import segment_sums as c
+from kwire.captures.acknowledgements import LEAST_OPTIONS
 from kwire.captures.chunks import rows as r
 from kwire.captures.chunks.groups import groups_of, pairs_of
 from kwire.captures.kernels import NULL
@@ -115,9 +116,10 @@ def _blank(count: int) -> PacketColumns:
 
 
 def _needed(columns: PacketColumns) -> np.ndarray:
-    """Bytes of each packet that are read."""
-    size = columns.payload_at - columns.tcp_at + columns.payload_captured
-    return np.where(columns.payload_captured > 0, size, 0)
+    """Bytes of each packet that are read: of one without payload those of TCP options that may tell of SACK."""
+    header = columns.payload_at - columns.tcp_at
+    read = (columns.payload_captured > 0) | (header >= 20 + LEAST_OPTIONS)
+    return np.where(read, header + columns.payload_captured, 0)
 
 
 @given(packets(), st.sets(st.integers(0, GROUPS - 1)), st.booleans())
@@ -147,7 +149,7 @@ def test_columns_come_back(columns: PacketColumns, chosen_groups: set[int], stay
 def _stretches(columns: PacketColumns, chosen: np.ndarray) -> list[list[int]]:
     """[begin, end] of each, one packet after the other."""
     stretches: list[list[int]] = []
-    for i in np.flatnonzero(chosen & (columns.payload_captured > 0)).tolist():
+    for i in np.flatnonzero(chosen & (_needed(columns) > 0)).tolist():
         at, end = int(columns.tcp_at[i]), int(columns.payload_at[i] + columns.payload_captured[i])
         if stretches and at - stretches[-1][1] <= r.GAP_BYTES:
             stretches[-1][1] = end
@@ -171,7 +173,7 @@ def test_it_is_told_how_bytes_lie(columns: PacketColumns, shares: int) -> None:
 @given(packets(), st.randoms())
 def test_bytes_that_do_not_lie_in_order_are_told(columns: PacketColumns, rng: Any) -> None:
     *_, whose = _sorted(columns)
-    held = np.flatnonzero(columns.payload_captured > 0)
+    held = np.flatnonzero(_needed(columns) > 0)
     words = r.as_words(columns)
 
     def total(spare: int) -> int:
