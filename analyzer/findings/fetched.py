@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -78,9 +78,14 @@ def followed(capture: CaptureFrame) -> dict[tuple[int, tuple[str, int]], int]:
 def of_readers(capture: CaptureFrame, wanted: np.ndarray) -> Iterator[np.ndarray]:
     """Yield some reads (rows of `reads`) by client and topic-partition, in order of time, without replicas."""
     read = reads(capture)
+    replicas = capture.between_brokers | capture.mixed
+
+    def is_known(block: slice) -> Any:
+        rows = wanted[block]
+        return ~replicas[capture.client[read.owner[rows]]] & (read.time[rows] != NULL)
+
+    wanted = spill.take(wanted, spill.where(len(wanted), is_known))
     whose = spill.take(capture.client, spill.take(read.owner, wanted))
-    known = ~(capture.between_brokers | capture.mixed)[whose] & (spill.take(read.time, wanted) != NULL)
-    wanted, whose = wanted[known], whose[known]
     yield from split(wanted, whose, spill.take(read.topic_partition, wanted))
 
 

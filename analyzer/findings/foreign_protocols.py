@@ -16,15 +16,24 @@ import numpy as np
 from kwire.analyzer.findings.capture import ANSWERED, UNANSWERED, CaptureFrame, once
 from kwire.analyzer.findings.root_causes import explained_links, oversized, refused_versions
 from kwire.analyzer.findings.rules import RULES, limits_of
-from kwire.analyzer.frame import arrow
+from kwire.analyzer.frame import arrow, spill
 from kwire.analyzer.frame.frame import NULL
 from kwire.analyzer.frame.grouping import split
 
 
 @once
+def _answered_links(capture: CaptureFrame) -> np.ndarray:
+    """bool[links]: whether a request of Kafka was answered on each connection."""
+    answered = np.zeros(len(capture.links), np.bool_)
+    for block in spill.blocks(len(capture.exchanges)):
+        answered[capture.exchanges.link[block][capture.exchanges.status[block] == ANSWERED]] = True
+    return answered
+
+
+@once
 def answering(capture: CaptureFrame) -> set[str]:
     """End points that answered a request of Kafka."""
-    answered = arrow.distinct(capture.broker[capture.exchanges.status == ANSWERED])
+    answered = arrow.distinct(capture.broker_of[_answered_links(capture)])
     return {capture.brokers[broker] for broker in answered.tolist()}
 
 
@@ -135,9 +144,8 @@ def without_answers(capture: CaptureFrame) -> list[WithoutAnswers]:
     closes = limits_of(RULES["no-kafka-answer"], capture.query).closes
     if not len(rows):
         return []
-    speaking = capture.link_numbers("broker_bytes") > 0
+    speaking = (capture.link_numbers("broker_bytes") > 0) | _answered_links(capture)
     pairs = capture.client_of.astype(np.int64) << 32 | capture.broker_of
-    speaking[arrow.distinct(capture.exchanges.link[capture.exchanges.status == ANSWERED])] = True
     answered, brokers = arrow.distinct(pairs[speaking]), arrow.distinct(capture.broker_of[speaking])
     out = []
     for group_rows in split(rows, capture.client[rows], capture.broker[rows]):

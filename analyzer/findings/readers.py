@@ -360,7 +360,7 @@ def rack_ignored(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 def _with_replica_in(capture: CaptureFrame) -> dict[str, int]:
     """How many partitions that were read have an in-sync replica in each rack."""
     rack_of = {row["node_id"]: row["rack"] for row in capture.table("brokers").every()}
-    read_here = {capture.topic_partitions[number] for number in arrow.distinct(reads(capture).topic_partition).tolist()}
+    read_here = {capture.topic_partitions[number] for number in spill.distinct(reads(capture).topic_partition).tolist()}
     out: dict[str, int] = defaultdict(int)
     for row in capture.table("leaders").every(["topic", "topic_id", "partition", "isr"]):
         topic = row["topic"] or capture.topic_names.get(row["topic_id"], row["topic_id"])
