@@ -621,8 +621,9 @@ def test_a_target_that_stops_reading_ends_the_run_and_little_is_kept_for_it(
         Deaf.deaf.loop.call_soon_threadsafe(Deaf.deaf.transport.abort)
         assert closed.wait(SECONDS)
 
-    assert str(result.failure) == f"127.0.0.1:{port}: takes no more data"
-    assert pairs.from_run(tmp_path / "run").runs[0].ended == str(result.failure)
+    assert result.failure is not None
+    assert result.failure.message == f"127.0.0.1:{port}: takes no more data"
+    assert pairs.from_run(tmp_path / "run").runs[0].ended == result.failure.message
     assert 1 << 20 < unsent < (1 << 20) + 2 * frame
     assert not result.valid
     outcomes = analyzer.open_dataset(tmp_path / "run").outcomes.to_table().to_pylist()

@@ -111,7 +111,8 @@ def test_what_a_killed_worker_did_is_kept(least: int, tmp_path: Path) -> None:
 
     # The exit code is that of a run that is not valid, and the words say how many are not known.
     assert not result.valid
-    assert str(result.failure) == (
+    assert result.failure is not None
+    assert result.failure.message == (
         f"worker 1 of 2 was killed by SIGKILL: what became of {unknown} of its 52 requests is not known"
     )
     # Its counts are those of the rows, the replayed side is there once, with what was learned.
