@@ -20,7 +20,8 @@ class Options:
     """Options of a replay. `access`: how workers, which are processes of their own, open connections; `audit`:
     read at the end what the target acknowledged; `seed_as_captured`: make topics with the captured retention too;
     `same_cluster`: also to the cluster that was captured; `selection`, `renaming`, `times`: what of the capture is
-    sent, under which names, and in how many copies (`reading.prepared`); `prefix_topics`: of all topics' names on the
+    sent, under which names, and in how many copies (`reading.prepared`); `longest_pause_ns`: to which pauses between
+    requests are cut; `prefix_topics`: of all topics' names on the
     target; `rate`: requests a second on average, in place of a speed; `seed_fetched`: first write what the capture
     shows being read and not produced; `in_windows`: the capture is never held whole
     (None: unless it is small); not `survey`: nor is it gone through before."""
@@ -43,6 +44,7 @@ class Options:
     prefix_topics: str = ""
     times: int = 1
     rate: float | None = None
+    longest_pause_ns: int | None = None
     seed_fetched: bool = False
     in_windows: bool | None = None
     survey: bool = True

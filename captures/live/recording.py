@@ -128,6 +128,7 @@ class Recording:
         self._descriptor = -1
         self._size = self._file_packets = 0
         self._begun_ns = 0
+        self._begun = 0.0
         self._before = self._latest_drops = _NO_DROPS
         if target.folder:
             self._guard(lambda: os.makedirs(self._folder, mode=0o700, exist_ok=True), self._folder)
@@ -160,6 +161,7 @@ class Recording:
         self.files += 1
         self._size = self._file_packets = 0
         self._begun_ns = time.time_ns()
+        self._begun = time.monotonic()
         self._put(memoryview(self._form.begin()), 0)
         self._write_statistics(ended=False)
 
@@ -281,7 +283,7 @@ class Recording:
         second will do."""
         self._latest_drops = drops
         due = self._target.rotate_seconds
-        if due is not None and self._file_packets and time.time_ns() - self._begun_ns >= due * 1e9:
+        if due is not None and self._file_packets and time.monotonic() - self._begun >= due:
             self.rotate()
         else:
             self._write_statistics(ended=False)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import shutil
@@ -138,17 +139,20 @@ def test_the_last_files_are_kept_and_numbers_go_on(tmp_path: Path) -> None:
 
 
 def test_time_rotates_a_file_that_holds_something(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [1_800_000_000 * 10**9]
-    monkeypatch.setattr("kwire.captures.live.recording.time.time_ns", lambda: now[0])
+    now = [1000.0]
+    monkeypatch.setattr("kwire.captures.live.recording.time.monotonic", lambda: now[0])
+    # The wall clock is set back and forth by years meanwhile, which ends no file and keeps none.
+    years = itertools.cycle((1_800_000_000 * 10**9, 0, 4_000_000_000 * 10**9))
+    monkeypatch.setattr("kwire.captures.live.recording.time.time_ns", lambda: next(years))
     recording = Recording(ScriptedTap([]), Target(f"{tmp_path}/", rotate_seconds=60))
     first, second = chunks_of(sample_records()[:20], 10)
-    now[0] += 61 * 10**9
+    now[0] += 61
     recording.tick(NONE)
     assert recording.files == 1, "an empty file is not ended"
     recording.take(first)
     recording.tick(NONE)
     assert recording.files == 2
-    now[0] += 59 * 10**9
+    now[0] += 59
     recording.take(second)
     recording.tick(NONE)
     recording.close(NONE)
