@@ -135,6 +135,7 @@ class Recording:
         self._row = re.compile(
             re.escape(self._stem) + r"-(\d{5,})-\d{8}T\d{6}" + re.escape(self._ending) + r"\Z", re.ASCII
         )
+        sidecar.clear_dead(self._folder, self._stem)
         self._next()
 
     # -- files ---------------------------------------------------------------------------------------------------------

@@ -226,6 +226,39 @@ def test_a_pipe_or_folder_beside_a_capture_is_not_waited_for(tmp_path: Path) -> 
     assert sidecar.dropped(str(tmp_path / "b.pcap")) is None
 
 
+@pytest.mark.parametrize("is_there", ["pipe", "folder", "link"])
+def test_what_somebody_put_in_a_sidecars_place_keeps_nobody_waiting(is_there: str, tmp_path: Path) -> None:
+    """The name by which earlier versions began a sidecar may be a pipe that nobody reads."""
+    path, precious = tmp_path / "a.pcap", tmp_path / "precious"
+    precious.write_bytes(b"theirs")
+    for name in ("a.pcap.stats.json.part", "a.pcap.stats.json"):
+        if is_there == "pipe":
+            os.mkfifo(tmp_path / name)
+        elif is_there == "folder":
+            (tmp_path / name).mkdir()
+        else:
+            (tmp_path / name).symlink_to(precious)
+    recording = Recording(ScriptedTap([]), Target(str(path)))
+    recording.take(chunks_of(sample_records()[:10], 10)[0])
+    recording.close(NONE)
+    assert sidecar.dropped(str(path)) == (None if is_there == "folder" else 0)
+    assert precious.read_bytes() == b"theirs"
+    assert not list(tmp_path.glob(".*")), "nothing is left where a sidecar cannot be"
+
+
+def test_what_a_killed_process_left_of_a_sidecar_is_taken_away(tmp_path: Path) -> None:
+    old, young, other = (
+        tmp_path / name
+        for name in (".a-00001.pcap.stats.json.abcd_12x.part", ".a.pcap.stats.json.12345678.part", ".b.part")
+    )
+    for path in (old, young, other):
+        path.write_bytes(b"{")
+    for path in (old, other):
+        os.utime(path, (0, 0))
+    Recording(ScriptedTap([]), Target(str(tmp_path / "a.pcap"))).close(NONE)
+    assert [path.exists() for path in (old, young, other)] == [False, True, True]
+
+
 # -- what cannot be written to ---------------------------------------------------------------------------------------
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("room", [30_000, 30_001, 30_017, 30_100])
