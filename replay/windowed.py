@@ -193,10 +193,10 @@ class WindowFeed:
 
     def _tell_pause(self) -> None:
         """Announce the first long pause, which nobody could know before."""
-        if self._announce is not None and self._engine is not None:
-            clock = self._planner.clock
-            for line in pause_warnings(self._engine.settings, clock.longest, clock.longest[0]):
-                self._announce(line)
+        announce, pause = self._announce, self._planner.clock.longest
+        if announce is not None and self._engine is not None:
+            for line in pause_warnings(self._engine.settings, pause, pause[0]):
+                announce(line)
                 self._announce = None
 
     def _rest(self) -> None:
