@@ -42,22 +42,22 @@ def test_the_longest_pause_is_that_of_the_reference(seed: int, monkeypatch: pyte
     rng = random.Random(seed)
     jumps = [rng.choice((0, 0, 5 * S, 3600 * S, 80 * YEAR)) for _ in range(200)]
     times = [rng.randrange(20 * S) + jump + rng.choice((0, 0, jump // 3)) for jump in jumps]
-    found = Pauses()
+    pauses_seen = Pauses()
     for at in range(0, 200, 10):
         if rng.random() < 0.5:
-            found.take(np.array(times[at : at + 10], np.int64))
+            pauses_seen.take(np.array(times[at : at + 10], np.int64))
         else:
             for sent_ns in times[at : at + 10]:
-                found.add(sent_ns)
-    assert found.longest() == reference(times)
+                pauses_seen.add(sent_ns)
+    assert pauses_seen.longest() == reference(times)
 
 
 def test_no_request_no_pause() -> None:
-    found = Pauses()
-    found.take(np.zeros(0, np.int64))
-    assert found.longest() is None
-    found.add(80 * YEAR)
-    assert found.longest() is None
+    pauses_seen = Pauses()
+    pauses_seen.take(np.zeros(0, np.int64))
+    assert pauses_seen.longest() is None
+    pauses_seen.add(80 * YEAR)
+    assert pauses_seen.longest() is None
 
 
 def test_a_clock_that_jumps_forth_and_back_is_cut_both_ways() -> None:
