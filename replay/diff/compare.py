@@ -158,6 +158,10 @@ _ABORTED: Final = "aborted"
 _LOGIN: Final = "login"
 _PERHAPS_TWICE: Final = "perhaps_twice"
 """By this rule of the replayer a request was sent again whose records the target may have had."""
+_SEEN_OTHERWISE: Final = frozenset(
+    (*reader_progress.READ_LESS, "record missing", "record extra", "record of an aborted transaction")
+)
+"""Kinds of differences of readers that follow from a transaction which the target shows otherwise than it ended."""
 _LOST: Final = frozenset(("unreachable", "session_lost"))
 """Rules of what was not sent, or not answered, for the run ended first; or one broker of several was away."""
 _WAITS_FOR_OTHERS: Final = frozenset((api_keys.JOIN_GROUP, api_keys.SYNC_GROUP))
@@ -267,6 +271,7 @@ class _Comparing:
         self.other_counts: dict[str, Difference] = {}  # topics with another number of partitions
         self.perhaps_twice: dict[tuple[str, int], list[int]] = {}  # by partition, what was sent again to it
         self.stored_twice: dict[tuple[str, int], Difference] = {}
+        self.wrong_transactions: dict[tuple[str, int], Difference] = {}
 
     def run(self) -> Comparison:
         if isinstance(self.pairs, Pairs) and self.pairs.by_columns:
@@ -275,6 +280,8 @@ class _Comparing:
             for place, pair in enumerate(self.pairs):
                 self._pair(place, pair)
         audit = self.result.audit = audit_results.of(self.runs)
+        if audit is not None:
+            self._take(self._transactions(audit))
         self._take(self._twice(audit))
         self._take(self._produced())
         read = reader_progress.differences(
@@ -302,8 +309,33 @@ class _Comparing:
             return difference
         return dataclasses.replace(difference, rule="consequence", cause=cause)
 
+    def _transactions(self, audit: audit_results.Audited) -> Iterator[Difference]:
+        """Transactions that the target did not end as it was asked to. One whose end went wrong already follows."""
+        for difference, partitions in audit.transactions(self.pairs):
+            cause = self.failed_transactions.get(difference.key[0])
+            if cause is not None:
+                difference = dataclasses.replace(difference, rule="consequence", cause=cause)
+            for where in partitions:
+                self.wrong_transactions.setdefault(where, difference.root)
+            yield difference
+
+    def _of_transaction(self, difference: Difference) -> Difference:
+        """Adds the cause of what readers got of a partition otherwise, where the target shows a transaction otherwise
+        than its end said."""
+        if difference.path != "(records)" or difference.kind not in _SEEN_OTHERWISE:
+            return difference
+        if difference.rule not in (None, "read_less"):
+            return difference
+        causes = (
+            cause
+            for (topic, number), cause in self.wrong_transactions.items()
+            if difference.key in ((topic,), (topic, str(number)))
+        )
+        cause = next(causes, None)
+        return difference if cause is None else dataclasses.replace(difference, rule="consequence", cause=cause)
+
     def _take(self, differences: Iterable[Difference]) -> None:
-        rest = map(self._without_noise, map(self._of_one_topic, differences))
+        rest = map(self._without_noise, map(self._of_transaction, map(self._of_one_topic, differences)))
         self.result.differences.take(map(self._counted, rest))
 
     def _counted(self, difference: Difference) -> Difference:

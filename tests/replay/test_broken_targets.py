@@ -169,6 +169,45 @@ def test_the_first_line_names_what_is_broken(what: str, healthy: Path, tmp_path:
     assert second == first
 
 
+AN_END_THAT_IS_CHANGED: dict[str, tuple[Shop, bool, str, str]] = {
+    "a commit that becomes an abort": (
+        Shop(ends_as={1: False}), True, "1 unexpected difference: EndTxn v1 committed records hidden 1 record of "
+        "payments/0 (pay-1); 1 more follows from it", "1 of committed transactions are hidden",
+    ),
+    "a commit that becomes an abort, and nobody reads it": (
+        Shop(ends_as={1: False}), False, "1 unexpected difference: EndTxn v1 committed records hidden 1 record of "
+        "payments/0 (pay-1)", "1 of committed transactions are hidden",
+    ),
+    "an abort that becomes a commit": (
+        Shop(ends_as={2: True}), True, "1 unexpected difference: EndTxn v1 aborted records visible 1 record of "
+        "payments/0 (pay-1); 1 more follows from it", "1 of aborted transactions are visible",
+    ),
+    "a target that hides which transactions aborted": (
+        Shop(tells_aborted=False), True, "1 unexpected difference: EndTxn v1 aborted records visible 1 record of "
+        "payments/0 (pay-1); 1 more follows from it", "1 of aborted transactions are visible",
+    ),
+    "a target that acknowledges an end and forgets it": (
+        Shop(ends_as={1: None, 2: None}), False, "1 unexpected difference: EndTxn v1 transaction left open 1 record of "
+        "payments/0 (pay-1)", "1 are in transactions that the target left open",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", AN_END_THAT_IS_CHANGED)
+def test_a_transaction_that_does_not_end_as_its_client_said(what: str, tmp_path: Path) -> None:
+    shop, aborting, line, audited = AN_END_THAT_IS_CHANGED[what]
+    good = replayed_at(Shop(), tmp_path / "good", aborting=aborting)
+    assert first_line(compare(pairs.from_run(good))) == "same"
+    broken = replayed_at(shop, tmp_path / "run", aborting=aborting)
+    comparison = compare(pairs.from_run(broken))
+    assert first_line(comparison) == line
+    assert audited in text.as_text(comparison, SIDES)
+    assert_the_same(pairs.from_run(broken))
+    assert first_line(compare(pairs.from_runs(good, broken))) == line
+    # What one target does as well as the other is no difference between them.
+    assert first_line(compare(pairs.from_runs(broken, broken))) == "same"
+
+
 def _against(left: Path, right: Path) -> tuple[str, set[str | None]]:
     comparison = compare(pairs.from_runs(left, right))
     assert_the_same(pairs.from_runs(left, right))
