@@ -458,14 +458,14 @@ AUDIT = (
          "Records before the last of these, at offsets that no answer gave, as of a batch that was stored twice; null: "
          "as of `missing`, or the topic may have had records before, or an answer to what was produced is lacking."),
         ("hidden", pa.int64(),
-         "Records of committed transactions that readers at `read_committed` do not get; null: as of `missing`, or there "
-         "are no transactions whose end was captured and acknowledged."),
+         "Records of committed transactions that readers at `read_committed` do not get; null: as of `missing`, or "
+         "there are no transactions whose end was captured and acknowledged."),
         ("visible", pa.int64(), "Records of aborted transactions that they get; null: as of `hidden`."),
         ("left_open", pa.int64(),
          "Records of transactions whose end the target acknowledged and which it left open; null: as of `hidden`."),
         ("transactions", WRONG_TRANSACTIONS,
-         "The EndTxn requests whose records these are (at most 1,000): the captured exchange, whether it committed, how "
-         "the target has the records (`hidden`, `visible`, `open`), and how many."),
+         "The EndTxn requests whose records these are (at most 1,000): the captured exchange, whether it committed, "
+         "how the target has the records (`hidden`, `visible`, `open`), and how many."),
     ),
 )
 # fmt: on

@@ -98,8 +98,8 @@ class Audited:
             kind, before = _TRANSACTIONS[how]
             total = sum(records.values())
             (topic, number), *others = records
-            where = f"{topic}/{number}" + (f" and {len(others)} more" if others else "")
-            after = f"{total} record{'s' * (total != 1)} of {where}"
+            text = f"{topic}/{number}" + (f" and {len(others)} more" if others else "")
+            after = f"{total} record{'s' * (total != 1)} of {text}"
             yield Difference(rows[exchange], TRANSACTION, kind, before, after, (transaction,)), list(records)
 
     def differences(self, partitions: Mapping[Where, Partition], pairs: Sequence[Pair]) -> Iterator[Difference]:

@@ -50,9 +50,7 @@ def as_junit(comparison: Comparison) -> str:
 
 
 def _test_of(group: Grouped) -> str:
-    if group.path == TRANSACTION or (
-        group.path == _RECORDS and group.kind.startswith(("acknowledged", "stored"))
-    ):
+    if group.path == TRANSACTION or (group.path == _RECORDS and group.kind.startswith(("acknowledged", "stored"))):
         return _AUDIT
     return schema.api_name(group.api_key)
 

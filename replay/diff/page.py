@@ -168,8 +168,7 @@ def _audit(audit: Audited) -> str:
     worst = sorted(audit.after.items(), key=lambda each: (-_wrong(each[1]), each[0]))
     columns = ("acknowledged", "readable", "missing", "out_of_order", "stored_otherwise", *OF_TRANSACTIONS)
     rows = [
-        (*where, row.get("stored_as") or "", *(_cell(row, name) for name in columns))
-        for where, row in worst[:_ROWS]
+        (*where, row.get("stored_as") or "", *(_cell(row, name) for name in columns)) for where, row in worst[:_ROWS]
     ]
     named = (name.replace("_", " ") for name in columns)
     headings = ("topic", "partition", "stored as, where otherwise than sent", *named)

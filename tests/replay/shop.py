@@ -526,7 +526,13 @@ def captured(loading: bool = False, aborting: bool = False) -> list[Captured]:
         data = bytearray(batch(f"payment {number}", producer=mark["producerId"], transactional=True))
         batches.set_producer(data, 0, len(data), mark["producerId"], 0, number)
         say(payer, at + 0.05, api_keys.PRODUCE, produce(PAYMENTS, 0, bytes(data), TRANSACTION), "payer")
-        say(payer, at + 0.1, api_keys.END_TXN, {"transactionalId": TRANSACTION, **mark, "committed": not (aborting and number)}, "payer")
+        say(
+            payer,
+            at + 0.1,
+            api_keys.END_TXN,
+            {"transactionalId": TRANSACTION, **mark, "committed": not (aborting and number)},
+            "payer",
+        )
 
     say(reader, 1.0, api_keys.FIND_COORDINATOR, {"key": GROUP, "keyType": 0}, "reader")
     joining = {
@@ -636,8 +642,8 @@ def replayed_at(
     aborting: bool = False,
     **options: Any,
 ) -> Path:
-    """The capture (`loading`, `aborting`: that one) replayed at a shop; the RUN. What retention and the cleaner do is done before
-    it is audited."""
+    """The capture (`loading`, `aborting`: that one) replayed at a shop; the RUN. What retention and the cleaner do is
+    done before it is audited."""
     wanted = replace(Options(shop.host, 9092, settings=Settings(speed=speed), audit=False), **options)
 
     async def sent_and_audited() -> None:
