@@ -154,6 +154,17 @@ _RECORD_SET = (
         ("side", pa.string(), "`produce` (in a request) or `fetch` (in a response); null in a log segment."),
     ),
 )
+DISCARDED = pa.list_(
+    pa.struct(
+        [
+            ("rule", pa.string()),
+            ("code", pa.int16()),
+            ("error", pa.string()),
+            ("count", pa.int64()),
+            ("early", pa.int64()),
+        ]
+    )
+)
 WRONG_TRANSACTIONS = pa.list_(
     pa.struct(
         [
@@ -411,6 +422,9 @@ OUTCOMES = (
         ("rule", pa.string(), "The rule of docs/reference/replay.md that explains it; null where none was needed."),
         ("reason", pa.string(), "What the rule found, in words; null where the rule says it all."),
         ("retries", STRINGS, "Rules by which it was sent again, split, or something was asked for first; empty: none."),
+        ("discarded", DISCARDED,
+         "Answers in place of which it was sent again, by rule: the error (`code` null: its connection ended first), "
+         "how many, and how many `early`: within 5 s after the topic, group or transactional id was first used."),
         ("scheduled", TIME, "When it was due."),
         ("sent", TIME, "When it was handed to the connection, the last time."),
         ("answered", TIME, "When its answer (the last part of it) was read."),

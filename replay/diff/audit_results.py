@@ -19,6 +19,7 @@ from kwire.replay.diff.pairs import Pair, Pairs, RunFacts
 from kwire.replay.diff.record_facts import FORMS
 
 MISSING: Final = "acknowledged records missing"
+OUT_OF_ORDER: Final = "stored out of order"
 UNCLAIMED: Final = "more records than acknowledged"
 TRANSACTION: Final = "(transaction)"
 OF_TRANSACTIONS: Final = {
@@ -107,7 +108,7 @@ class Audited:
         for where, row in sorted(self.after.items()):
             key = where[0], str(where[1])
             before = (self.before or {}).get(where, {})
-            for column, kind in (("missing", MISSING), ("out_of_order", "stored out of order")):
+            for column, kind in (("missing", MISSING), ("out_of_order", OUT_OF_ORDER)):
                 now, then = row[column] or 0, before.get(column) or 0
                 if now <= then:
                     continue

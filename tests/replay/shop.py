@@ -70,7 +70,8 @@ class Shop:
     place of the answer; `swallows`, `doubles`, `hides`: the number of a batch of orders (from 1)
     that something in between acknowledges and drops, sends twice, or keeps from readers until `later`; `ends_as`: the
     number of an EndTxn (from 1), and what is made of it: committed, aborted, or nothing (None); `tells_aborted`: does
-    Fetch list aborted transactions?"""
+    Fetch list aborted transactions? `refuses`: each so many-th batch gets this error first; `throttles`: for so many ms
+    all answers to Produce say that a quota holds the client back."""
 
     host: str = "target"
     cluster: str = "shop-2"
@@ -97,6 +98,9 @@ class Shop:
     hides: int = 0
     ends_as: Mapping[int, bool | None] = field(default_factory=dict)
     tells_aborted: bool = True
+    refuses: tuple[int, int] = (0, 0)
+    throttles: int = 0
+    met: int = 0
     ended: int = 0
     open: dict[int, int] = field(default_factory=dict)
     aborted: list[tuple[int, int, int]] = field(default_factory=list)
@@ -204,6 +208,7 @@ class Shop:
 
     def _Produce(self, body: Body) -> Body:
         return {
+            "throttleTimeMs": self.throttles,
             "responses": [
                 {
                     "name": topic["name"],
@@ -212,7 +217,7 @@ class Shop:
                     ],
                 }
                 for topic in body["topicData"]
-            ]
+            ],
         }
 
     def _produced(self, topic: str, index: int, records: bytes) -> Body:
@@ -232,6 +237,9 @@ class Shop:
             return result(errors.UNKNOWN_TOPIC_OR_PARTITION)
         if len(records) > self.largest:
             return result(errors.MESSAGE_TOO_LARGE)
+        self.met += 1
+        if self.refuses[0] and self.met % self.refuses[0] == 0:
+            return result(self.refuses[1])
         if not self.in_sync:
             return result(errors.NOT_ENOUGH_REPLICAS)
         (header,) = batches.produced(records)
