@@ -809,7 +809,7 @@ class _Comparing:
             yield from self.result.measured.judged(self.noise, busy=speeds == {None})
 
     def _unsteady(self) -> Iterator[Difference]:
-        """What was not answered at once, and was on the left."""
+        """Answers that were not kept, which the left does not have."""
         if not self.runs:
             return
         before, after = self.runs[0], self.runs[-1]

@@ -40,7 +40,7 @@ Met = tuple[int, int | None]
 
 @dataclass(slots=True)
 class Steadiness:
-    """What of one side was not answered at once. `answers`: by API; `met`: answers that were not kept (of a capture:
+    """Answers of one side that were not kept, and quotas. `answers`: by API; `met`: answers that were not kept (of a capture:
     that had this error), without those that are expected; `expected`: those, by rule; `throttled`: by API, how many
     were, and for how long at most, us; `first`: the place of the first of each."""
 
@@ -98,7 +98,7 @@ def differences(
     row: Callable[[int], dict[str, Any]],
     appeared: Mapping[Met, Difference],
 ) -> Iterator[Difference]:
-    """What the right has more of. `name`: of the left; `row`: the captured row of `exchanges` at a place; `appeared`:
+    """Yield what the right has more of. `name`: of the left; `row`: the captured row of `exchanges` at a place; `appeared`:
     differences that tell errors which came for good."""
 
     def difference(place: int, path: str, kind: str, before: str, after: str, rule: str | None = None) -> Difference:

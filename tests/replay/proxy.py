@@ -51,7 +51,7 @@ class Exchange:
 
 @dataclass
 class Proxy:
-    """What a fault may know. `names`: topics by id; `last`: the last answer to Produce, by topic; `next`:
+    """The state of a proxy, which faults may use. `names`: topics by id; `last`: the last answer to Produce, by topic; `next`:
     by partition, the base offset that clients expect next; `base`: by partition,
     how much lower the broker's offsets are than what clients were told; `count`: for faults, by any name."""
 
@@ -111,13 +111,13 @@ class Proxy:
 
     def pretend(self, exchange: Exchange, code: int = 0) -> Body:
         """An answer to Produce, with nothing stored."""
-        ((topic, asked),) = self.parts(exchange.body)
-        where = topic, asked["index"]
+        ((topic, sent),) = self.parts(exchange.body)
+        where = topic, sent["index"]
         answer = copy.deepcopy(self.last[topic])
         part = answer["responses"][0]["partitionResponses"][0]
         part.update(index=where[1], errorCode=code, baseOffset=-1 if code else self.next[where])
         if not code:
-            self.next[where] += sum(batch.count for batch in batches.produced(asked["records"]))
+            self.next[where] += sum(batch.count for batch in batches.produced(sent["records"]))
         return answer
 
 
