@@ -40,9 +40,14 @@ Met = tuple[int, int | None]
 
 @dataclass(slots=True)
 class Steadiness:
-    """Answers of one side that were not kept, and quotas. `answers`: by API; `met`: answers that were not kept (of a capture:
-    that had this error), without those that are expected; `expected`: those, by rule; `throttled`: by API, how many
-    were, and for how long at most, us; `first`: the place of the first of each."""
+    """Answers of one side that were not kept, and quotas.
+
+    - `answers`: how many there are, by API
+    - `met`: answers that were not kept (of a capture: that had this error), without those that are expected
+    - `expected`: those, by rule
+    - `throttled`: by API, how many were, and for how long at most, us
+    - `first`: the place of the first of each
+    """
 
     answers: Counter[int] = field(default_factory=Counter)
     met: Counter[Met] = field(default_factory=Counter)
@@ -98,8 +103,8 @@ def differences(
     row: Callable[[int], dict[str, Any]],
     appeared: Mapping[Met, Difference],
 ) -> Iterator[Difference]:
-    """Yield what the right has more of. `name`: of the left; `row`: the captured row of `exchanges` at a place; `appeared`:
-    differences that tell errors which came for good."""
+    """Yield what the right has more of. `name`: of the left; `row`: the captured row of `exchanges` at a place;
+    `appeared`: differences that tell errors which came for good."""
 
     def difference(place: int, path: str, kind: str, before: str, after: str, rule: str | None = None) -> Difference:
         return Difference({**row(place), "api_version": None}, path, kind, before, after, (), rule)

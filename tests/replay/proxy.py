@@ -51,9 +51,12 @@ class Exchange:
 
 @dataclass
 class Proxy:
-    """The state of a proxy, which faults may use. `names`: topics by id; `last`: the last answer to Produce, by topic; `next`:
-    by partition, the base offset that clients expect next; `base`: by partition,
-    how much lower the broker's offsets are than what clients were told; `count`: for faults, by any name."""
+    """The state of a proxy, which faults may use.
+
+    - `names`: topics by id; `last`: the last answer to Produce, by topic; `count`: for faults, by any name
+    - `next`: by partition, the base offset that clients expect next
+    - `base`: by partition, how much lower the broker's offsets are than what clients were told
+    """
 
     port: int
     broker: int

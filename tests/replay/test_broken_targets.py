@@ -3,7 +3,8 @@ The same capture each time, of a shop that is well (`shop.py`), in memory and in
 
 What only a real broker does is in test_regressions and test_audited; here is what its answers, and its logs, look like.
 
-Proves: replay/diff/latencies.py, replay/diff/steadiness.py, and `kwire diff` from the target's answers to its first line
+Proves: replay/diff/latencies.py, replay/diff/steadiness.py, and `kwire diff` from the target's answers to its first
+line
 """
 
 from __future__ import annotations
