@@ -2,7 +2,7 @@
 
 In: HTTP requests. Out: the page's files, and answers. Rules: a client must have the token, as a cookie set on its first
 visit or in a header; other sites' pages are refused whatever they send (`Host` against DNS rebinding, `Sec-Fetch-Site`
-against cross-site requests, `Origin`); the page may load nothing from elsewhere; `answers` is imported with the first view, so
+and `Origin` against cross-site requests); the page may load nothing from elsewhere; `answers` is imported with the first view, so
 that the page loads meanwhile.
 """
 
