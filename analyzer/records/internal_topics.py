@@ -37,7 +37,7 @@ _LEFT_OUT: Final = "not decoded: too many records for the size of their batch"
 
 @dataclass(slots=True)
 class Costs:
-    """What decoding the records of the latest batch has cost, for batches whose records come in several pieces."""
+    """Cost of decoding the latest batch so far, for batches whose records come in several pieces."""
 
     _batch: int = -1
     _spent: int = 0

@@ -139,8 +139,8 @@ def _stem(name: str) -> str:
 
 
 class Follower:
-    """See above; for one thread but for `stop` and `has_caught_up`. `read`: the files begun so far, and those read before, which are left
-    out. Raises CaptureError where the folder cannot be listed."""
+    """See above; for one thread but for `stop` and `has_caught_up`. `read`: the files begun so far, and those read
+    before, which are left out. Raises CaptureError where the folder cannot be listed."""
 
     dropped = None
 

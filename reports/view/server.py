@@ -2,8 +2,8 @@
 
 In: HTTP requests. Out: the page's files, and answers. Rules: a client must have the token, as a cookie set on its first
 visit or in a header; other sites' pages are refused whatever they send (`Host` against DNS rebinding, `Sec-Fetch-Site`
-and `Origin` against cross-site requests); the page may load nothing from elsewhere; `answers` is imported with the first view, so
-that the page loads meanwhile.
+and `Origin` against cross-site requests); the page may load nothing from elsewhere; `answers` is imported with the
+first view, so that the page loads meanwhile.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What of internal topics' records is decoded: all that brokers write, and of bombs as much as their size allows.
+"""Decoding records of internal topics: all that brokers write, and of bombs as much as their size allows.
 
 proves: kwire.analyzer.records.internal_topics.
 """
