@@ -195,7 +195,7 @@ class _Keys:
 
 @dataclass(slots=True)
 class _Advertised:
-    """Who knows the brokers of a point; not the engine itself, which `Flows` must not hold: until garbage is collected,
+    """Look up the brokers of a point. This is not the engine itself, which `Flows` must not hold: until garbage is collected,
     its windows would stay."""
 
     point: CapturePoint

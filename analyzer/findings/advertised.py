@@ -215,7 +215,7 @@ def _only_leaders(capture: CaptureFrame) -> dict[tuple[str, int], int]:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What clients did, with a value for each in arrays.
+    """Work of clients, with a value for each in arrays.
 
     well        bool: a request that only the right broker answers got an answer
     last_asked  int64: time of the last request, us
@@ -228,7 +228,7 @@ class _Work:
 
 
 def _work(capture: CaptureFrame) -> _Work:
-    """What every client did, in one pass over exchanges and one over their topic-partitions."""
+    """Return what every client did, in one pass over exchanges and one over their topic-partitions."""
     rows, parts = capture.exchanges, capture.partitions
     well = np.zeros(len(capture.clients), np.bool_)
     for block in spill.blocks(len(rows)):
