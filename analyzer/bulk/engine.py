@@ -195,8 +195,8 @@ class _Keys:
 
 @dataclass(slots=True)
 class _Advertised:
-    """Look up the brokers of a point. This is not the engine itself, which `Flows` must not hold: until garbage is collected,
-    its windows would stay."""
+    """Look up the brokers of a point. This is not the engine itself, which `Flows` must not hold: its windows would stay
+    until garbage is collected."""
 
     point: CapturePoint
     settings: Settings
