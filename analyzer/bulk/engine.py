@@ -195,8 +195,10 @@ class _Keys:
 
 @dataclass(slots=True)
 class _Advertised:
-    """Look up the brokers of a point. This is not the engine itself, which `Flows` must not hold: its windows would stay
-    until garbage is collected."""
+    """Look up the brokers of a point.
+
+    This is not the engine itself, which `Flows` must not hold: its windows would stay until garbage is collected.
+    """
 
     point: CapturePoint
     settings: Settings
