@@ -15,7 +15,7 @@ GROUPS := spark broker browser fuzz kill growth compiler
 space := $(subst ,, )
 ANY_GROUP := $(subst $(space), or ,$(strip $(GROUPS)))
 
-.PHONY: help demo test test-all test-rest test-group test-for nightly lint types imports pytest fuzz bench wheel docs lock clean
+.PHONY: help demo test test-all test-rest test-group test-for nightly lint types imports pytest fuzz bench wheel audit docs lock clean
 
 help:
 	@echo "make demo   install into .venv, analyse a shipped capture, show some of its exchanges, report on it"
@@ -26,6 +26,7 @@ help:
 	@echo "make fuzz   thousands of broken captures, log files and answers at every door (hours)"
 	@echo "make bench  time kwire against tshark on generated captures (minutes; needs tshark)"
 	@echo "make wheel  build dist/kwire-*.whl for any Python, its kernels compiled for x86-64-v3 and v2 (minutes; needs cc)"
+	@echo "make audit  known vulnerabilities of the locked packages (needs pip-audit and a network; says so without)"
 	@echo "make docs   build the documentation with its reference pages into out/docs/site (warnings are errors)"
 	@echo "make lock   resolve the dependencies of pyproject.toml again into requirements.lock"
 
@@ -95,6 +96,11 @@ bench: $(VENV)/installed
 wheel: $(VENV)/installed
 	@echo "== wheel: kwire with its kernels compiled, so that its first command does not (minutes)"
 	$(BIN)/python tools/wheel.py $(ARGS)
+
+audit: $(VENV)/installed
+	@echo "== audit: known vulnerabilities of the packages in requirements.lock"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --target out/audit 'pip-audit>=2.7' || true
+	PYTHONPATH=out/audit $(BIN)/python tools/audit.py $(ARGS)
 
 docs: $(VENV)/installed out/docs-venv/installed
 	@echo "== docs: reference pages from the code, then mkdocs, whose warnings are errors"
