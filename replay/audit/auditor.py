@@ -57,6 +57,8 @@ class Audit:
     def text(self) -> str:
         """For a person, in a line."""
         records, missing, moved = (self.total(name) for name in ("acknowledged", "missing", "out_of_order"))
+        if not records:
+            return "no record was acknowledged, so there is none to look for"
         text = f"{records:,} records were acknowledged in {len(self.rows)} partitions: "
         if missing:
             worst = max(self.rows, key=lambda row: row["missing"] or 0)

@@ -279,6 +279,16 @@ def test_fewer_partitions_are_told_before_anything_is_sent(tmp_path: Path) -> No
         replayed_at(Shop(partitions=1), tmp_path / "run")
 
 
+def test_a_topic_that_is_missing_is_told_before_anything_is_sent(tmp_path: Path) -> None:
+    shop = Shop(partitions=0)
+    with pytest.raises(seeding.MissingTopicsError, match="the target has no topic orders, to which the capture writes"):
+        replayed_at(shop, tmp_path / "run")
+    assert shop.produced == 0
+    settings = Settings(speed=None, limits=Limits(errors=0.1))
+    run = replayed_at(shop, tmp_path / "run", missing_topics_ok=True, settings=settings)
+    assert "UNKNOWN_TOPIC_OR_PARTITION (3)" in first_line(compare(pairs.from_run(run)))
+
+
 def test_runs_with_other_names_of_groups_are_not_compared(healthy: Path, tmp_path: Path) -> None:
     """A group that one calls `billing` and the other `x.billing` would never be compared."""
     named = replayed_at(Shop(), tmp_path / "run", renaming=Renaming({}, "x."))

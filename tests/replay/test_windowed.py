@@ -72,7 +72,9 @@ def rows(out: Path, table: str, *columns: str) -> list[Any]:
 
 
 def options(port: int, **others: Any) -> Options:
-    return Options("127.0.0.1", port, settings=Settings(speed=None), yes=True, audit=False, **others)
+    return Options(
+        "127.0.0.1", port, settings=Settings(speed=None), yes=True, missing_topics_ok=True, audit=False, **others
+    )
 
 
 def test_a_flow_and_sessions_come_to_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +203,7 @@ def test_what_has_no_row_yet_is_bounded_however_slowly_rows_are_made(
 
 def test_the_command_sends_a_capture_in_windows(tmp_path: Path) -> None:
     with sinking() as port:
-        where = ("--to", f"127.0.0.1:{port}", "--speed", "max", "--yes", "--no-audit")
+        where = ("--to", f"127.0.0.1:{port}", "--speed", "max", "--yes", "--missing-topics-ok", "--no-audit")
         once = kwire("replay", CAPTURE, *where, "-o", tmp_path / "whole")
         flown = kwire("replay", CAPTURE, *where, "-o", tmp_path / "flow", "--in-windows")
     assert flown.returncode == once.returncode, flown.stderr
