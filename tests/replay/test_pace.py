@@ -27,6 +27,8 @@ OUT_OF_ORDER = {
     "acknowledged": 9,
     "readable": 9,
     "missing": 0,
+    "displaced": 0,
+    "alignment": None,
     "out_of_order": 1,
     "first_missing_offset": None,
     "stored_otherwise": 0,
