@@ -180,7 +180,10 @@ async def _prepare(
 def _result(sending: Sending, sent: Sent, started: float) -> Result:
     done, counts, options = sent.done, sending.recorder.counts, sending.options
     settings = options.settings
-    failure = done.failure or nonsense(counts, options)
+    if done.interrupted:  # what was on its way then says nothing of the target
+        counts.unanswered = ""
+        counts.silent.clear()
+    failure = done.failure or (None if done.interrupted else nonsense(counts, options))
     lag = quantiles(counts.lags_us).get("p99", 0)
     in_time = settings.speed is None or lag <= options.lag_limit_us
     run_pace = pace.pace(counts, sent.end_ns, settings.speed, done.seconds, done.busy, settings.schedule)

@@ -155,6 +155,8 @@ _LONG_POLLS: Final = frozenset((api_keys.FETCH, api_keys.SHARE_FETCH))
 _SAME, _EXPECTED, _UNEXPECTED = 1, 2, 3
 """What came of an exchange that was compared; 0 of one that was not."""
 _ABORTED: Final = "aborted"
+INTERRUPTED: Final = "interrupted"
+"""Why a run ended, and the rule by which what it left is expected, where its user ended it."""
 _LOGIN: Final = "login"
 _PERHAPS_TWICE: Final = "perhaps_twice"
 """By this rule of the replayer a request was sent again whose records the target may have had."""
@@ -436,9 +438,11 @@ class _Comparing:
     def _differences(self, pair: Pair) -> Iterator[Difference]:
         if pair.left.state != pair.right.state:
             rule = "consequence" if self._follows(pair) else None
+            if self._is_left(pair) and self.result.ended == INTERRUPTED:
+                rule = INTERRUPTED
             difference = Difference(pair.row, "(answer)", "state", pair.left.state, _state_text(pair.right), rule=rule)
-            if rule is None and self._is_left(pair):
-                self.ended = difference
+            if rule in (None, INTERRUPTED) and self._is_left(pair):
+                self.ended = self.ended or difference
             self._note(pair, difference)
             yield difference
             return

@@ -151,7 +151,7 @@ def verdict(comparison: Comparison, unexpected: Sequence[Grouped]) -> str:
     if not unexpected:
         if not comparison.compared:
             return "nothing was compared"
-        if comparison.ended and comparison.skipped.get("worker_lost"):
+        if comparison.ended:
             return f"the run ended first ({printable(comparison.ended)}): same answers to what is known, not audited"
         if comparison.audit is None:
             return "same answers, not audited"

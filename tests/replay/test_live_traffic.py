@@ -201,7 +201,7 @@ def test_nothing_to_replay_is_told(tmp_path: Path) -> None:
     process = subprocess.run(command, cwd=ROOT, input=head, capture_output=True, timeout=SECONDS)
     assert process.returncode == 2
     assert process.stderr.decode().startswith("kwire: nothing to replay: -: holds no packet")
-    assert "kwire summary FILE" in process.stderr.decode(), "what came on stdin is gone"
+    assert "kwire analyze FILE" in process.stderr.decode(), "what came on stdin is gone"
 
 
 def spoken(*when: tuple[str, float]) -> list[CapturedExchange]:
