@@ -26,6 +26,8 @@ class Outcome:
     - `request`, `answer`: the frames (without length) as sent and as merged, None if there are none
     - `captured_answer`: the answer to compare with
     - `row`: the captured row of the table `exchanges`
+    - `discarded`: answers in place of which the request was sent again: the rule, the error (None: its connection ended
+      without one), and whether the target may not be ready yet for what it names
     - `planned_ns`: when the request was planned, if that was after it was due
     """
 
@@ -36,6 +38,7 @@ class Outcome:
     rule: str | None = None
     reason: str | None = None
     retries: list[str] = field(default_factory=list)
+    discarded: list[tuple[str, int | None, bool]] = field(default_factory=list)
     sent_version: int | None = None
     scheduled_ns: int | None = None
     planned_ns: int | None = None

@@ -66,7 +66,7 @@ class Difference:
 
     def alike(self) -> Alike:
         """Key by which differences are grouped."""
-        by_values = self.kind.startswith(("error", "state", "version"))
+        by_values = self.kind.startswith(("error", "state", "version", "unsteady"))
         values = (self.left, self.right) if by_values else ("", "")
         return self.row["api_key"], self.row["api_version"], self.path, self.kind, *values, self.rule
 

@@ -32,6 +32,10 @@ OUT_OF_ORDER = {
     "stored_otherwise": 0,
     "stored_as": None,
     "unclaimed": 0,
+    "hidden": None,
+    "visible": None,
+    "left_open": None,
+    "transactions": [],
 }
 
 

@@ -79,6 +79,10 @@ def row(acknowledged: int, missing: int = 0, first: int | None = None, moved: in
         "stored_otherwise": 0,
         "stored_as": None,
         "unclaimed": more,
+        "hidden": None,
+        "visible": None,
+        "left_open": None,
+        "transactions": [],
     }
 
 
