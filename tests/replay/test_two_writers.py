@@ -40,7 +40,7 @@ for number in range(int(sys.argv[5])):
         asyncio.run(run.replay(captured, options, link.tcp(), f"{out}/{number}", [], wait))
         print("done", flush=True)
     except DatasetError as refused:
-        print(f"{refused} ({refused.hint})", flush=True)
+        print(f"{refused.message} ({refused.hint})", flush=True)
 """
 
 
