@@ -156,6 +156,13 @@ class Counts:
         self.queues_us += other.queues_us  # type: ignore[operator]
         self.latencies_us += other.latencies_us  # type: ignore[operator]
 
+    def leave(self, count: int) -> None:
+        """Count requests that were not read, for the run had ended."""
+        if count > 0:
+            self.actions["not_sent"] += count
+            self.verdicts["not_sent"] += count
+            self.not_sent["aborted"] += count
+
     def as_dict(self) -> dict[str, Any]:
         """The counts as `_kwire.json` and `--json` have them."""
         return {

@@ -460,7 +460,11 @@ AUDIT = (
         ("acknowledged", pa.int64(), "Records that the target acknowledged in the replay."),
         ("readable", pa.int64(),
          "Those of them that are there, each at the offset that the target gave it; null: it could not be read."),
-        ("missing", pa.int64(), "Those that are not; null: it could not be read."),
+        ("missing", pa.int64(), "Those that are nowhere in what was read; null: it could not be read."),
+        ("displaced", pa.int64(), "Those that lie at another offset than the target gave; null: as of `missing`."),
+        ("alignment", pa.string(),
+         "How the log differs from what was acknowledged, by content, as in `1 missing at 19, 92 after it one lower`; "
+         "null: it does not, or as of `missing`."),
         ("out_of_order", pa.int64(),
          "Records that the target has in another order than their producer (without a producer id: their client) had "
          "them stored in when captured."),

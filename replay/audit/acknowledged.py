@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from kwire.analyzer.protocol import api_keys
+from kwire.replay.audit.alignment import Alignment, align
 from kwire.replay.diff.correspondence import TopicNames
 from kwire.replay.diff.pairs import Pair, decode
 from kwire.replay.diff.record_facts import DIGEST, FORMS, Form, Numbers, Reader, Record
@@ -46,6 +47,9 @@ class Ended(NamedTuple):
     committed: bool
 
 
+MOST_STRAYS: Final = 200_000
+"""Records of a partition that lie where none is awaited and are held against those that are missing; with more of them
+nothing is looked for elsewhere."""
 MOST_TRANSACTIONS: Final = 1_000
 """Transactions of a partition that are listed because the target did not end them as it was asked to; all count."""
 
@@ -67,6 +71,7 @@ class Partition:
         self.ends: Mapping[int, Ended] = {}
         self.alone = False
         self.unclaimed = 0
+        self._strays: list[tuple[int, bytes]] | None = []
         self.otherwise: Counter[int] = Counter()
         self._columns = tuple(array("q") for _ in range(5))
         self._forms = bytearray()
@@ -186,13 +191,13 @@ class Partition:
         places = np.searchsorted(self._bases, np.array([record.offset for record in data], np.int64), "right") - 1
         for record, place in zip(data, places.tolist(), strict=True):
             if place < 0:
-                self.unclaimed += 1
+                self._stray(record, True)
                 continue
             batch = int(self._sorted[place])
             base = int(self._base[batch])
             # Of two that were acknowledged at one offset either may be what is stored there.
             some = (batch, *self._beside.get(base, ())) if self._beside else (batch,)
-            self.unclaimed += record.offset - base >= max(int(self._count[row]) for row in some)
+            unclaimed = record.offset - base >= max(int(self._count[row]) for row in some)
             for row in some:
                 at = int(self._start[row]) + record.offset - base
                 if at < self._start[row + 1] and self._digests[at * DIGEST : (at + 1) * DIGEST] == record.digest:
@@ -200,6 +205,27 @@ class Partition:
                     self.otherwise[record.form] += not self._found[at] and otherwise
                     self._found[at] = 1
                     break
+            else:
+                self._stray(record, unclaimed)
+
+    def _stray(self, record: Record, unclaimed: bool) -> None:
+        """Take note of a record that is not awaited where it lies."""
+        self.unclaimed += unclaimed
+        if self._strays is not None:
+            self._strays.append((record.offset, record.digest))
+            if len(self._strays) > MOST_STRAYS:
+                self._strays = None
+
+    def _alignment(self, offsets: Numbers, lost: Numbers) -> Alignment:
+        """Find the lost (offsets, places of their digests) elsewhere; they are missing where there are too many."""
+        strays = self._strays if self._strays is not None else []
+        digests = (bytes(self._digests[at * DIGEST : (at + 1) * DIGEST]) for at in lost.tolist())
+        return align(sorted(zip(offsets.tolist(), digests, strict=True)), sorted(strays))
+
+    def _is_unclaimed(self, offset: int) -> bool:
+        """Does an offset lie where no answer gave one?"""
+        place = int(np.searchsorted(self._bases, offset, "right")) - 1
+        return place < 0 or offset >= self._bases[place] + self._count[self._sorted[place]]
 
     def _begins_anew(self) -> bool:
         """Do captured offsets begin anew, of a topic that was deleted and made again? Then they are no order. (A batch
@@ -222,7 +248,10 @@ class Partition:
         batch = np.searchsorted(self._start, lost, "right") - 1
         lost, batch = lost[awaited[batch]], batch[awaited[batch]]
         offsets = self._base[batch] + lost - self._start[batch]
-        first = int(offsets.min()) if len(lost) else None
+        alignment = self._alignment(offsets, lost)
+        missing, moved = len(alignment.missing), len(alignment.moved)
+        first = min(alignment.missing, default=None)
+        claimed = sum(self._is_unclaimed(there) for _, there in alignment.moved)
         most = max(self.otherwise.items(), key=lambda each: each[1], default=(0, 0))
         records = self._kept
         captured = np.where(self._begins_anew(), -1, self._captured)
@@ -236,14 +265,16 @@ class Partition:
             "partition": where[1],
             "acknowledged": total,
             "readable": total - len(lost) if self.read else None,
-            "missing": len(lost) if self.read else None,
+            "missing": missing if self.read else None,
+            "displaced": moved if self.read else None,
+            "alignment": alignment.text() if self.read and (missing or moved) else None,
             "out_of_order": out_of_order(
                 self._writer[records], captured[records], self._base[records], self._count[records]
             ),
             "first_missing_offset": first if self.read else None,
             "stored_otherwise": self.otherwise.total() if self.read else None,
             "stored_as": FORMS[most[0]].text() if most[1] and self.read else None,
-            "unclaimed": self.unclaimed if self.read and self.alone else None,
+            "unclaimed": self.unclaimed - claimed if self.read and self.alone else None,
             "hidden": by_how["hidden"] if judged else None,
             "visible": by_how["visible"] if judged else None,
             "left_open": by_how["open"] if judged else None,

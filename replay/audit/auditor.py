@@ -46,22 +46,34 @@ class Audit:
     @property
     def clean(self) -> bool:
         """Is all there, as far as it could be read, in order, and visible or hidden as EndTxn said?"""
-        return not any(map(self.total, ("missing", "out_of_order", *OF_TRANSACTIONS)))
+        return not any(map(self.total, ("missing", "displaced", "out_of_order", *OF_TRANSACTIONS)))
 
     def as_dict(self) -> dict[str, Any]:
         """For `--json`."""
-        of_records = ("acknowledged", "readable", "missing", "out_of_order", "stored_otherwise", "unclaimed")
+        of_records = (
+            "acknowledged",
+            "readable",
+            "missing",
+            "displaced",
+            "out_of_order",
+            "stored_otherwise",
+            "unclaimed",
+        )
         columns = (*of_records, *OF_TRANSACTIONS)
         return {**{name: self.total(name) for name in columns}, "partitions": list(self.rows), "unread": self.unread}
 
     def text(self) -> str:
         """For a person, in a line."""
         records, missing, moved = (self.total(name) for name in ("acknowledged", "missing", "out_of_order"))
+        if not records:
+            return "no record was acknowledged, so there is none to look for"
         text = f"{records:,} records were acknowledged in {len(self.rows)} partitions: "
         if missing:
             worst = max(self.rows, key=lambda row: row["missing"] or 0)
             where = f"{worst['topic']}-{worst['partition']} from offset {worst['first_missing_offset']} on"
             text += f"{missing:,} are not there (most in {where})"
+        elif self.total("displaced"):
+            text += "all are there"
         elif self.unread:
             read = len(self.rows) - len(self.unread)
             if not read:
@@ -69,6 +81,11 @@ class Audit:
             text += f"those of {read} partitions are all there"
         else:
             text += "all are there"
+        displaced = self.total("displaced")
+        if displaced:
+            most = max(self.rows, key=lambda row: row["displaced"] or 0)
+            where = f"{most['topic']}-{most['partition']}: {most['alignment']}"
+            text += f", {displaced:,} at other offsets than acknowledged (most in {where})"
         text += f", {moved:,} out of order" if moved else ", in order"
         otherwise = self.total("stored_otherwise")
         if otherwise:

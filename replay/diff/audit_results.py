@@ -20,6 +20,7 @@ from kwire.replay.diff.record_facts import FORMS
 
 MISSING: Final = "acknowledged records missing"
 OUT_OF_ORDER: Final = "stored out of order"
+DISPLACED: Final = "acknowledged records at other offsets"
 UNCLAIMED: Final = "more records than acknowledged"
 TRANSACTION: Final = "(transaction)"
 OF_TRANSACTIONS: Final = {
@@ -108,8 +109,10 @@ class Audited:
         for where, row in sorted(self.after.items()):
             key = where[0], str(where[1])
             before = (self.before or {}).get(where, {})
-            for column, kind in (("missing", MISSING), ("out_of_order", OUT_OF_ORDER)):
-                now, then = row[column] or 0, before.get(column) or 0
+            for column, kind in (("missing", MISSING), ("displaced", DISPLACED), ("out_of_order", OUT_OF_ORDER)):
+                if column == "displaced" and row["missing"]:
+                    continue  # told with those that are missing
+                now, then = row.get(column) or 0, before.get(column) or 0
                 if now <= then:
                     continue
                 there = partitions.get(where)
@@ -117,7 +120,9 @@ class Audited:
                 before_text = (
                     f"{row['acknowledged']} records acknowledged" if self.before is None else f"{then} {column}"
                 )
-                yield Difference(pairs[place].row, "(records)", kind, before_text, f"{now} {column}", key)
+                aligned = row.get("alignment") if kind in (MISSING, DISPLACED) else None
+                after = aligned or f"{now} {column}"
+                yield Difference(pairs[place].row, "(records)", kind, before_text, after, key)
             yield from self._stored(row, before, partitions.get(where), pairs, key)
 
     def _stored(

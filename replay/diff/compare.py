@@ -155,6 +155,8 @@ _LONG_POLLS: Final = frozenset((api_keys.FETCH, api_keys.SHARE_FETCH))
 _SAME, _EXPECTED, _UNEXPECTED = 1, 2, 3
 """What came of an exchange that was compared; 0 of one that was not."""
 _ABORTED: Final = "aborted"
+INTERRUPTED: Final = "interrupted"
+"""Why a run ended, and the rule by which what it left is expected, where its user ended it."""
 _LOGIN: Final = "login"
 _PERHAPS_TWICE: Final = "perhaps_twice"
 """By this rule of the replayer a request was sent again whose records the target may have had."""
@@ -162,9 +164,9 @@ _SENT_AGAIN: Final = frozenset(("leader_moved", "reconnected", "topic_appears"))
 """Rules of the replayer by which a batch is sent again, behind those that its client had sent after it."""
 _OUT_OF_ORDER: Final = frozenset(("batch out of its producer's order", audit_results.OUT_OF_ORDER))
 _SEEN_OTHERWISE: Final = frozenset(
-    (*reader_progress.READ_LESS, "record missing", "record extra", "record of an aborted transaction")
+    (*reader_progress.READ_LESS, "record missing", "record extra", "record changed", "record of an aborted transaction")
 )
-"""Kinds of differences of readers that follow from a transaction which the target shows otherwise than it ended."""
+"""Kinds of differences of readers that follow from a log which is otherwise than the target acknowledged."""
 _LOST: Final = frozenset(("unreachable", "session_lost"))
 """Rules of what was not sent, or not answered, for the run ended first; or one broker of several was away."""
 _WAITS_FOR_OTHERS: Final = frozenset((api_keys.JOIN_GROUP, api_keys.SYNC_GROUP))
@@ -277,6 +279,7 @@ class _Comparing:
         self.sent_again: set[tuple[str, int]] = set()  # partitions to which a batch was sent again
         self.appeared: dict[steadiness.Met, Difference] = {}  # by API and error, the first that says so
         self.unsteady: Difference | None = None  # of Produce
+        self.misplaced: dict[tuple[str, int], Difference] = {}  # partitions whose records are not where they should be
         self.wrong_transactions: dict[tuple[str, int], Difference] = {}
 
     def run(self) -> Comparison:
@@ -286,11 +289,12 @@ class _Comparing:
             for place, pair in enumerate(self.pairs):
                 self._pair(place, pair)
         self._take(self._unsteady())
+        self._take(self._produced())
         audit = self.result.audit = audit_results.of(self.runs)
         if audit is not None:
             self._take(self._transactions(audit))
+            self._take(map(self._audited, audit.differences(self.correspondence.partitions, self.pairs)))
         self._take(self._twice(audit))
-        self._take(self._produced())
         read = reader_progress.differences(
             self.correspondence.partitions.values(), self.failed_parts, self.stored_twice, self.failed_reads, self.pairs
         )
@@ -300,9 +304,6 @@ class _Comparing:
             self._take(self._group(group))
         self.result.learned = self.noise is not None
         self.result.differences.take(map(self._counted, self._slower()))
-        if audit is not None:
-            differences = audit.differences(self.correspondence.partitions, self.pairs)
-            self._take(map(self._audited, differences))
         counts = np.bincount(self.verdicts, minlength=_UNEXPECTED + 1).tolist()
         _, self.result.same, self.result.expected, self.result.unexpected = counts
         self.result.compared = sum(counts[_SAME:])
@@ -311,7 +312,10 @@ class _Comparing:
     def _audited(self, difference: Difference) -> Difference:
         """Adds the cause of a difference that an audit found: of two batches that were acknowledged at one offset one
         is missing."""
-        cause = self.stored_once.get((difference.key[0], int(difference.key[1])))
+        where = difference.key[0], int(difference.key[1])
+        if difference.kind in (audit_results.MISSING, audit_results.DISPLACED):
+            self.misplaced.setdefault(where, self.stored_once.get(where, difference))
+        cause = self.stored_once.get(where)
         if cause is None or difference.kind != audit_results.MISSING:
             return difference
         return dataclasses.replace(difference, rule="consequence", cause=cause)
@@ -334,23 +338,23 @@ class _Comparing:
             return difference
         return dataclasses.replace(difference, rule="consequence", cause=self.unsteady)
 
-    def _of_transaction(self, difference: Difference) -> Difference:
+    def _of_log(self, difference: Difference) -> Difference:
         """Adds the cause of what readers got of a partition otherwise, where the target shows a transaction otherwise
-        than its end said."""
+        than its end said, or has records elsewhere than it acknowledged them."""
         if difference.path != "(records)" or difference.kind not in _SEEN_OTHERWISE:
             return difference
         if difference.rule not in (None, "read_less"):
             return difference
         causes = (
             cause
-            for (topic, number), cause in self.wrong_transactions.items()
+            for (topic, number), cause in (*self.wrong_transactions.items(), *self.misplaced.items())
             if difference.key in ((topic,), (topic, str(number)))
         )
         cause = next(causes, None)
         return difference if cause is None else dataclasses.replace(difference, rule="consequence", cause=cause)
 
     def _take(self, differences: Iterable[Difference]) -> None:
-        rest = map(self._without_noise, map(self._of_transaction, map(self._of_one_topic, differences)))
+        rest = map(self._without_noise, map(self._of_log, map(self._of_one_topic, differences)))
         rest = map(self._of_retries, rest)
         self.result.differences.take(map(self._counted, rest))
 
@@ -434,9 +438,11 @@ class _Comparing:
     def _differences(self, pair: Pair) -> Iterator[Difference]:
         if pair.left.state != pair.right.state:
             rule = "consequence" if self._follows(pair) else None
+            if self._is_left(pair) and self.result.ended == INTERRUPTED:
+                rule = INTERRUPTED
             difference = Difference(pair.row, "(answer)", "state", pair.left.state, _state_text(pair.right), rule=rule)
-            if rule is None and self._is_left(pair):
-                self.ended = difference
+            if rule in (None, INTERRUPTED) and self._is_left(pair):
+                self.ended = self.ended or difference
             self._note(pair, difference)
             yield difference
             return

@@ -151,7 +151,7 @@ def verdict(comparison: Comparison, unexpected: Sequence[Grouped]) -> str:
     if not unexpected:
         if not comparison.compared:
             return "nothing was compared"
-        if comparison.ended and comparison.skipped.get("worker_lost"):
+        if comparison.ended:
             return f"the run ended first ({printable(comparison.ended)}): same answers to what is known, not audited"
         if comparison.audit is None:
             return "same answers, not audited"
@@ -180,6 +180,8 @@ def _audit_line(audit: Audited) -> str:
         unread = f"{audit.acknowledged - audit.looked_for:,} are in {there} that could not be read"
         if not audit.looked_for:
             return f"audit: of {audit.acknowledged:,} records that the target acknowledged {unread}"
+    if not audit.acknowledged:
+        return "audit: the target acknowledged no record"
     line = f"audit: of {audit.looked_for:,} records that the target acknowledged "
     line += f"{audit.missing:,} are missing, {audit.out_of_order:,} out of order"
     for column, what in OF_TRANSACTIONS.items():

@@ -80,7 +80,8 @@ BROKEN: dict[str, tuple[Shop, dict[str, Any], str]] = {
     ),
     "another timestamp type": (
         Shop(appends=True), {},
-        "3 unexpected differences: Fetch v11 stored with another timestamp type (orders/0) and 1 more kind",
+        "3 unexpected differences: Produce v8 stored otherwise than sent 2 records: not compressed, LogAppendTime, "
+        "format v2 (payments/0) and 1 more kind",
     ),
     "too few replicas in sync": (
         Shop(in_sync=False), {"settings": Settings(speed=None, limits=Limits(errors=0.1))},
@@ -277,6 +278,16 @@ def test_an_audit_of_another_cluster_than_the_runs_is_told(tmp_path: Path) -> No
 def test_fewer_partitions_are_told_before_anything_is_sent(tmp_path: Path) -> None:
     with pytest.raises(seeding.TooFewPartitionsError, match="orders has 1 partitions, the captured one 2"):
         replayed_at(Shop(partitions=1), tmp_path / "run")
+
+
+def test_a_topic_that_is_missing_is_told_before_anything_is_sent(tmp_path: Path) -> None:
+    shop = Shop(partitions=0)
+    with pytest.raises(seeding.MissingTopicsError, match="the target has no topic orders, to which the capture writes"):
+        replayed_at(shop, tmp_path / "run")
+    assert shop.produced == 0
+    settings = Settings(speed=None, limits=Limits(errors=0.1))
+    run = replayed_at(shop, tmp_path / "run", missing_topics_ok=True, settings=settings)
+    assert "UNKNOWN_TOPIC_OR_PARTITION (3)" in first_line(compare(pairs.from_run(run)))
 
 
 def test_runs_with_other_names_of_groups_are_not_compared(healthy: Path, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ captured = MemorySource(sessions(1, requests, None))
 print("ready", flush=True)
 sys.stdin.readline()
 for number in range(int(sys.argv[5])):
-    options = Options("127.0.0.1", port, settings=Settings(speed=None), yes=True)
+    options = Options("127.0.0.1", port, settings=Settings(speed=None), yes=True, missing_topics_ok=True)
     try:
         asyncio.run(run.replay(captured, options, link.tcp(), f"{out}/{number}", [], wait))
         print("done", flush=True)
