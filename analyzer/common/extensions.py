@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import functools
 import os
-from importlib.metadata import EntryPoint, entry_points
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kwire.analyzer.common.escapes import printable
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 RULES: Final = "kwire.rules"
 """The group of modules that declare rules of findings."""
@@ -23,6 +25,8 @@ def installed(group: str) -> tuple[EntryPoint, ...]:
     """Entry points of a group, in order of their packages' names."""
     if os.environ.get(VARIABLE) == "0":
         return ()
+    from importlib.metadata import entry_points  # 30 ms, which commands without findings need not spend
+
     return tuple(sorted(entry_points(group=group), key=lambda entry: (package(entry), entry.name)))
 
 

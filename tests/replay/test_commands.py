@@ -490,6 +490,7 @@ def check_interrupted(tmp_path: Path, number: signal.Signals, while_: str, *how:
                 str(tmp_path / "run"),
                 "--speed",
                 "0.01",
+                "--missing-topics-ok",
                 *how,
             ],
             cwd=ROOT,
