@@ -301,7 +301,7 @@ CONNECTIONS = (
         ("sacked_segment_to_broker", pa.int64(),
          "Payload bytes of the longest segment that came to the broker behind a hole, as its SACK says."),
         ("sacked_segment_to_client", pa.int64(), "The same to the client."),
-        ("longest_silence_us", pa.int64(), "The longest time between two packets, copies apart."),
+        ("longest_silence_us", pa.int64(), "The longest time between two packets."),
         ("longest_silence_end", TIME, "When it ended."),
         ("closed_by", pa.string(), "Whose FIN or RST came first: `client`, `broker`; null: neither's."),
         ("closed_after", pa.string(),
