@@ -22,12 +22,11 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-if __package__:
-    from tools.licenses import canonical, licence
-else:
-    from licenses import canonical, licence  # run as a program
-
 ROOT = Path(__file__).resolve().parent.parent
+if not __package__:  # run as a program
+    sys.path.insert(0, str(ROOT))
+from tools.licenses import canonical, licence  # noqa: E402
+
 NOT_SHIPPED = frozenset(("dev", "all"))
 """Extras that nobody installs for their own: `dev` is for development, `all` names others."""
 

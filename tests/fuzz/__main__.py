@@ -120,15 +120,15 @@ def _save_smallest(path: Path, failure: Exception, options: argparse.Namespace, 
     """Write the capture that failed, and its smallest part that fails in the same way by itself, if any does."""
     import random
 
-    from tests.fuzz import checking, corpus
+    from tests.fuzz import checking, corpus, mutations
 
     data, failing = path.read_bytes(), type(failure)
 
     def fails(part: bytes) -> bool:
         with tempfile.TemporaryDirectory() as name:
             try:
-                broken = checking.Mutant(part, "part")
-                checking.check(checking.bases()[0], broken, random.Random(0), Path(name), deep=1.0)
+                broken = mutations.Mutant(part, "part")
+                checking.check(mutations.bases()[0], broken, random.Random(0), Path(name), deep=1.0)
             except Exception as again:
                 return type(again) is failing
         return False

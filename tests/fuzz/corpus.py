@@ -37,11 +37,11 @@ _PCAP_HEADER, _RECORD_HEADER = 24, 16
 
 def features(dataset: Dataset) -> frozenset[str]:
     """What the tables of a capture say, without numbers."""
-    named = set()
+    named: set[str] = set()
     for table, columns in _COLUMNS.items():
         rows = dataset.tables.get(table)
-        for column in columns if rows is not None else ():
-            if column in rows.column_names:
+        for column in columns:
+            if rows is not None and column in rows.column_names:
                 named.update(f"{table}.{column}: {value}" for value in rows[column].unique().to_pylist())
     named.update(name for name, count in dataset.coverage.items() if count)
     named.update(f"note: {note}" for note in dataset.notes)
