@@ -28,7 +28,7 @@ def command(lock: Path, service: str) -> list[str]:
 
 
 def answer(lock: Path, service: str) -> tuple[list[dict[str, Any]], str]:
-    """What a database says of each package, and why it says nothing; empty: it does."""
+    """Ask what a database says of each package, and why it says nothing; empty: it does."""
     try:
         done = subprocess.run(command(lock, service), capture_output=True, text=True, check=False, timeout=SECONDS)
         packages: list[dict[str, Any]] = json.loads(done.stdout)["dependencies"]

@@ -56,7 +56,7 @@ def needed(requirement: str) -> list[tuple[str, frozenset[str]]]:
 
 
 def needs_of(name: str, extras: frozenset[str]) -> list[tuple[str, frozenset[str]]]:
-    """What an installed package with these extras needs."""
+    """List what an installed package with these extras needs."""
     try:
         requirements = importlib.metadata.requires(name) or []
     except importlib.metadata.PackageNotFoundError:

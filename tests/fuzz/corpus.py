@@ -36,7 +36,7 @@ _PCAP_HEADER, _RECORD_HEADER = 24, 16
 
 
 def features(dataset: Dataset) -> frozenset[str]:
-    """What the tables of a capture say, without numbers."""
+    """List what the tables of a capture say, without numbers."""
     named: set[str] = set()
     for table, columns in _COLUMNS.items():
         rows = dataset.tables.get(table)

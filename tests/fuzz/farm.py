@@ -29,7 +29,7 @@ _SUMMARY = re.compile(r"(\d+) mutants: (\d+) failed")
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What came of a door's share of the time."""
+    """Result of a door's share of the time."""
 
     door: str
     seed: int
@@ -107,8 +107,8 @@ def main() -> int:
     began = time.monotonic()
     shares = farm(doors, seed, options.minutes, options.jobs, options.out)
     mutants, failed = (sum(getattr(share, name) for share in shares) for name in ("mutants", "failed"))
-    kept = len(list((Path(options.out) / "corpus").glob("*.capture")))
-    print(f"{mutants:,} mutants, {failed} failed, {kept} in the corpus; {time.monotonic() - began:.0f} s, seed {seed}")
+    count = len(list((Path(options.out) / "corpus").glob("*.capture")))
+    print(f"{mutants:,} mutants, {failed} failed, {count} in the corpus; {time.monotonic() - began:.0f} s, seed {seed}")
     return 1 if failed else 0
 
 

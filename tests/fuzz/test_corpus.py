@@ -21,11 +21,11 @@ CAPTURE = SAMPLES / "old-java-0.8.2" / "capture.pcap"
 
 
 def test_what_shows_nothing_new_is_not_kept(tmp_path: Path) -> None:
-    kept = Corpus(tmp_path / "corpus")
-    assert kept.keep(b"one", {"a", "b"})
-    assert not kept.keep(b"two", {"a"})
-    assert not kept.keep(bytes(corpus.MOST_BYTES + 1), {"large"})
-    assert kept.keep(b"three", {"a", "c"})
+    first = Corpus(tmp_path / "corpus")
+    assert first.keep(b"one", {"a", "b"})
+    assert not first.keep(b"two", {"a"})
+    assert not first.keep(bytes(corpus.MOST_BYTES + 1), {"large"})
+    assert first.keep(b"three", {"a", "c"})
     again = Corpus(tmp_path / "corpus")
     assert again.known == {"a", "b", "c"}
     assert [path.read_bytes() for path in again.captures()] in ([b"one", b"three"], [b"three", b"one"])
