@@ -578,11 +578,11 @@ class Reference:
 
     def hand_on_dropped(self, link: Connection, side: int, cause: str) -> None:
         here = link.sides[side]
-        data = bytes(here.data[: here.need])
-        if self.message(link, side, data, here.need, here.held, cause):
-            link.incomplete += here.held
-        else:
+        data, frames = bytes(here.data[: here.need]), len(link.frames)
+        if not self.message(link, side, data, here.need, here.held, cause):
             link.skipped += here.held
+        elif len(link.frames) > frames:  # else it is a token, whose bytes are told as SASL's
+            link.incomplete += here.held
         here.tentative, here.mode = "", "SYNC"
         here.release()
 
