@@ -482,7 +482,10 @@ class StepSender:
 
 def _coordinated(step: Step) -> list[tuple[str, str]]:
     """The group and the transactional id that a step is about."""
-    names = ("group", step.group), ("transaction", step.request.row.get("transactional_id"))
+    names = [("group", step.group), ("transaction", step.request.row.get("transactional_id"))]
+    if step.request.api_key == api_keys.FIND_COORDINATOR:  # which its row does not say
+        kind = "transaction" if step.body.get("keyType") == api_keys.TRANSACTION_COORDINATOR else "group"
+        names += [(kind, name) for name in step.body.get("coordinatorKeys") or [step.body.get("key")]]
     return [(kind, name) for kind, name in names if name]
 
 
