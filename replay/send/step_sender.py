@@ -481,8 +481,11 @@ class StepSender:
 
 
 def _coordinated(step: Step) -> list[tuple[str, str]]:
-    """The group and the transactional id that a step is about."""
+    """The group and the transactional id that a step is about, or the producer ids of brokers, which they have to be
+    given first (ProducerIdManager)."""
     names = [("group", step.group), ("transaction", step.request.row.get("transactional_id"))]
+    if step.request.api_key == api_keys.INIT_PRODUCER_ID and not names[1][1]:
+        names.append(("producer ids", "all"))
     if step.request.api_key == api_keys.FIND_COORDINATOR:  # which its row does not say
         kind = "transaction" if step.body.get("keyType") == api_keys.TRANSACTION_COORDINATOR else "group"
         names += [(kind, name) for name in step.body.get("coordinatorKeys") or [step.body.get("key")]]
