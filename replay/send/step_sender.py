@@ -22,6 +22,7 @@ from kwire.replay.outcome import Outcome
 from kwire.replay.plan import apis, convert, produce_requests
 from kwire.replay.plan.steps import Step
 from kwire.replay.plan.topic_partitions import merged, name_answer, without_names
+from kwire.replay.plan.values import NO_COORDINATOR
 from kwire.replay.remap import retry, share_sessions
 from kwire.replay.remap.groups import moves
 from kwire.replay.remap.remap import Remap
@@ -52,9 +53,7 @@ _NOT_READY: Final = frozenset(
         errors.LEADER_NOT_AVAILABLE,
         errors.NOT_LEADER_OR_FOLLOWER,
         errors.UNKNOWN_TOPIC_ID,
-        errors.COORDINATOR_LOAD_IN_PROGRESS,
-        errors.COORDINATOR_NOT_AVAILABLE,
-        errors.NOT_COORDINATOR,
+        *NO_COORDINATOR,
     )
 )
 """Errors that it answers until it is."""
