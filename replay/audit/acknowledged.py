@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from kwire.analyzer.protocol import api_keys
 from kwire.replay.audit.alignment import Alignment, align
@@ -72,6 +73,7 @@ class Partition:
         self.alone = False
         self.unclaimed = 0
         self._strays: list[tuple[int, bytes]] | None = []
+        self._aligned: Alignment | None = None
         self.otherwise: Counter[int] = Counter()
         self._columns = tuple(array("q") for _ in range(5))
         self._forms = bytearray()
@@ -220,11 +222,29 @@ class Partition:
             if len(self._strays) > MOST_STRAYS:
                 self._strays = None
 
-    def _alignment(self, offsets: Numbers, lost: Numbers) -> Alignment:
-        """Find the lost (offsets, places of their digests) elsewhere; they are missing where there are too many."""
-        strays = self._strays if self._strays is not None else []
+    def finish(self) -> None:
+        """All of it was read. What is not where it should be is looked for now, and strays are forgotten: there may be
+        as many in each partition."""
+        self.read = True
+        self._aligned = self._alignment()
+        self._strays = None
+
+    def _awaited(self) -> npt.NDArray[np.bool_]:
+        """By batch: whether its records count, also where another one has the same offset."""
+        awaited = self._kept.copy()
+        awaited[[row for some in self._beside.values() for row in some]] = True
+        return awaited
+
+    def _alignment(self) -> Alignment:
+        """Look elsewhere for records that are not where they were acknowledged; with too many strays they are
+        missing."""
+        lost = np.flatnonzero(self._found == 0)
+        batch = np.searchsorted(self._start, lost, "right") - 1
+        awaited = self._awaited()[batch]
+        lost, batch = lost[awaited], batch[awaited]
+        offsets = self._base[batch] + lost - self._start[batch]
         digests = (bytes(self._digests[at * DIGEST : (at + 1) * DIGEST]) for at in lost.tolist())
-        return align(sorted(zip(offsets.tolist(), digests, strict=True)), sorted(strays))
+        return align(sorted(zip(offsets.tolist(), digests, strict=True)), sorted(self._strays or ()))
 
     def _begins_anew(self) -> bool:
         """Do captured offsets begin anew, of a topic that was deleted and made again? Then they are no order. (A batch
@@ -240,14 +260,8 @@ class Partition:
 
     def row(self, where: Where) -> dict[str, Any]:
         """Of the table `audit`."""
-        awaited = self._kept.copy()
-        awaited[[row for some in self._beside.values() for row in some]] = True
-        total = int(self._count[awaited].sum())
-        lost = np.flatnonzero(self._found == 0)
-        batch = np.searchsorted(self._start, lost, "right") - 1
-        lost, batch = lost[awaited[batch]], batch[awaited[batch]]
-        offsets = self._base[batch] + lost - self._start[batch]
-        alignment = self._alignment(offsets, lost)
+        total = int(self._count[self._awaited()].sum())
+        alignment = self._aligned or self._alignment()
         missing, moved = len(alignment.missing), len(alignment.moved)
         first = min(alignment.missing, default=None)
         claimed = int((self._rows_at(np.array([there for _, there in alignment.moved], np.int64)) < 0).sum())
@@ -263,7 +277,7 @@ class Partition:
             "topic": where[0],
             "partition": where[1],
             "acknowledged": total,
-            "readable": total - len(lost) if self.read else None,
+            "readable": total - missing - moved if self.read else None,
             "missing": missing if self.read else None,
             "displaced": moved if self.read else None,
             "alignment": alignment.text() if self.read and (missing or moved) else None,
