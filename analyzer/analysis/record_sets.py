@@ -16,9 +16,11 @@ import pyarrow as pa
 from kwire.analyzer.bulk import state as s
 from kwire.analyzer.bulk.rows import Exchanges, Names, Window, no_exchanges
 from kwire.analyzer.dataset.parquet_files import ROW_GROUP_ROWS
+from kwire.analyzer.payloads.options import PayloadOptions
 from kwire.analyzer.protocol import api_keys as api_names
 from kwire.analyzer.records.arrow_tables import (
     FETCH,
+    FULL,
     NO_RECORDS,
     PRODUCE,
     WITHOUT,
@@ -35,10 +37,15 @@ GROUP_BYTES = 32 << 20
 """Bytes after which a row group ends early (`--records full`): they wait in memory."""
 
 
-class RowGroups:
-    """Gathers rows until they make a row group."""
+Change = Callable[[pa.Table], pa.Table]
+"""What rows of `records` become before they are handed on."""
 
-    def __init__(self) -> None:
+
+class RowGroups:
+    """Gathers rows until they make a row group. `change`: what rows of `records` become then."""
+
+    def __init__(self, change: Change | None = None) -> None:
+        self._change = change
         self._parts: dict[str, list[pa.Table]] = {}
         self._rows: dict[str, int] = {}
         self._bytes: dict[str, int] = {}
@@ -69,21 +76,38 @@ class RowGroups:
         parts = self._parts.pop(name)
         self._rows[name] = self._bytes[name] = 0
         # Each part has dictionaries of its own; Parquet wants one.
-        return parts[0] if len(parts) == 1 else pa.concat_tables(parts).unify_dictionaries()
+        table = parts[0] if len(parts) == 1 else pa.concat_tables(parts).unify_dictionaries()
+        return self._change(table) if self._change is not None and name == "records" else table
+
+
+def decoding(payloads: PayloadOptions, topic_name: Callable[[str], str]) -> Change:
+    """Return what decodes keys and values of rows of `records`. Raises UsageError."""
+    decoder = payloads.decoder()
+    from kwire.analyzer.payloads.columns import decoded
+
+    return lambda table: decoded(table, decoder, topic_name)
 
 
 class OpenedRecords:
-    """The record sets of one capture point, opened as far as `mode` says. `topic_name` gives the name for a topic's id.
+    """The record sets of one capture point, opened as far as `mode` says. `topic_name` gives the name for a topic's id,
+    and `payloads` decodes keys and values.
 
     The rows of a window come from the `tables` that follows its `take`: sets are views of the window's bytes."""
 
     def __init__(
-        self, mode: str, threads: int, limits: Limits, topic_name: Callable[[str], str], everything: bool = True
+        self,
+        mode: str,
+        threads: int,
+        limits: Limits,
+        topic_name: Callable[[str], str],
+        everything: bool = True,
+        payloads: PayloadOptions | None = None,
     ) -> None:
         self._mode = mode
         self._topic_name = topic_name
         self._everything = everything
-        self._groups = RowGroups()
+        self._payloads = payloads if mode == FULL else None
+        self._groups = RowGroups(self._change())
         self._pool = ThreadPoolExecutor(max_workers=max(1, threads), thread_name_prefix="kwire-records")
         self._tables = RecordTables(mode, self._pool, max(1, threads), limits)
         self._waiting: list[tuple[list[RecordSets], Origins, np.ndarray]] = []
@@ -116,8 +140,12 @@ class OpenedRecords:
         after._topic_name = topic_name
         after._tables = copy.copy(self._tables)
         after._tables.counts = RecordCounts()
-        after._groups = RowGroups()
+        after._groups = RowGroups(after._change())
         return after
+
+    def _change(self) -> Change | None:
+        """Return what decodes keys and values of rows, where that was asked for."""
+        return None if self._payloads is None else decoding(self._payloads, self._topic_name)
 
     def join(self, other: OpenedRecords) -> None:
         """Take over the other's counts and the rows that wait for more in it. Sets whose exchange has not ended have

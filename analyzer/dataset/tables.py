@@ -226,6 +226,17 @@ RECORDS = (
         ("decoded", pa.string(),
          "JSON of what control records and those of internal topics mean (`--records full`); null for others. Where a "
          "batch holds more than its size allows: `left_out` and why, in the first row that is not decoded."),
+        ("key_format", pa.string(),
+         "Of the key: `avro`, `protobuf`, `json_schema`, `json`, `text` or `messagepack`; null: not known, or not "
+         "decoded. This and the columns below are filled with `--records full` and an option about payloads "
+         "(`--schemas`, `--registry`, `--payloads`)."),
+        ("value_format", pa.string(), "The same of the value."),
+        ("key_schema_id", pa.string(),
+         "Schema that the key names: a number, or a UUID (AWS Glue, Confluent's header); null: none."),
+        ("value_schema_id", pa.string(), "The same of the value."),
+        ("key_json", pa.string(), "The key as JSON; null: not decoded, or a null key."),
+        ("value_json", pa.string(), "The value as JSON; null: not decoded, or a tombstone."),
+        ("undecodable", pa.string(), "Why the key or the value is not what its schema says, or not decoded at all."),
     ),
 )
 # fmt: on

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Final
 import pyarrow as pa
 
 from kwire.analyzer.analysis.cluster_metadata import TopicIds
-from kwire.analyzer.analysis.record_sets import RowGroups
+from kwire.analyzer.analysis.record_sets import RowGroups, decoding
 from kwire.analyzer.analysis.summary import Summary
 from kwire.analyzer.bulk.engine import Engine, Settings
 from kwire.analyzer.dataset.dataset import DatasetError, Writer
@@ -122,7 +122,8 @@ def _read_log(
         if progress is not None:
             progress(point.name, read, size)
 
-    groups = RowGroups()
+    payloads = options.payloads if options.records == FULL else None
+    groups = RowGroups(None if payloads is None else decoding(payloads, str))
 
     def gather(name: str, table: pa.Table) -> None:
         for group in groups.put(name, table):
