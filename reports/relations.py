@@ -79,6 +79,7 @@ ABOUT = {
     "offsets": "Which offsets were committed, or gone to by a reset?",
     "transactions": "Which transactions were there, and how did they end?",
     "findings": "What is wrong, why, and what is to be done?",
+    "schemas": "Which schemas were keys and values decoded with?",
     "outcomes": "What became of each request of a replay?",
     "remaps": "Which captured value became which at a replay's target?",
     "audit": "Is what a replay's target acknowledged there, and in order?",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +33,9 @@ from kwire.analyzer.records.arrow_tables import (
 )
 from kwire.analyzer.records.batches import Limits
 from kwire.captures.kernels import NULL
+
+if TYPE_CHECKING:
+    from kwire.analyzer.payloads.columns import PayloadColumns
 
 GROUP_BYTES = 32 << 20
 """Bytes after which a row group ends early (`--records full`): they wait in memory."""
@@ -80,12 +84,12 @@ class RowGroups:
         return self._change(table) if self._change is not None and name == "records" else table
 
 
-def decoding(payloads: PayloadOptions, topic_name: Callable[[str], str]) -> Change:
+def payload_columns(payloads: PayloadOptions, topic_name: Callable[[str], str]) -> PayloadColumns:
     """Return what decodes keys and values of rows of `records`. Raises UsageError."""
     decoder = payloads.decoder()
-    from kwire.analyzer.payloads.columns import decoded
+    from kwire.analyzer.payloads.columns import PayloadColumns  # so that who decodes nothing imports nothing
 
-    return lambda table: decoded(table, decoder, topic_name)
+    return PayloadColumns(decoder, topic_name)
 
 
 class OpenedRecords:
@@ -107,7 +111,7 @@ class OpenedRecords:
         self._topic_name = topic_name
         self._everything = everything
         self._payloads = payloads if mode == FULL else None
-        self._groups = RowGroups(self._change())
+        self._groups = self._row_groups()
         self._pool = ThreadPoolExecutor(max_workers=max(1, threads), thread_name_prefix="kwire-records")
         self._tables = RecordTables(mode, self._pool, max(1, threads), limits)
         self._waiting: list[tuple[list[RecordSets], Origins, np.ndarray]] = []
@@ -140,12 +144,13 @@ class OpenedRecords:
         after._topic_name = topic_name
         after._tables = copy.copy(self._tables)
         after._tables.counts = RecordCounts()
-        after._groups = RowGroups(after._change())
+        after._groups = after._row_groups()
         return after
 
-    def _change(self) -> Change | None:
-        """Return what decodes keys and values of rows, where that was asked for."""
-        return None if self._payloads is None else decoding(self._payloads, self._topic_name)
+    def _row_groups(self) -> RowGroups:
+        """Return groups whose rows have keys and values decoded, where that was asked for."""
+        self._columns = None if self._payloads is None else payload_columns(self._payloads, self._topic_name)
+        return RowGroups(None if self._columns is None else self._columns.fill)
 
     def join(self, other: OpenedRecords) -> None:
         """Take over the other's counts and the rows that wait for more in it. Sets whose exchange has not ended have
@@ -169,6 +174,8 @@ class OpenedRecords:
             for name in ("batches", "records"):
                 if name not in WITHOUT[self._mode]:
                     yield name, empty_table(name)
+            if self._columns is not None:
+                yield "schemas", self._columns.schemas(names.capture)
         self._pool.shutdown()
 
     def _origins(self, exchanges: Exchanges) -> Origins:

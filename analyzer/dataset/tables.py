@@ -241,6 +241,17 @@ RECORDS = (
 )
 # fmt: on
 
+SCHEMAS = (
+    KEY[0],
+    *columns(
+        ("schema_id", pa.string(), "Id in the registry, a number or a UUID; null: known by its subject alone."),
+        ("format", pa.string(), "`avro`, `protobuf` or `json_schema`."),
+        ("subject", pa.string(), "What it is registered for, as `orders-value`; null: not known."),
+        ("source", pa.string(), "`folder` (`--schemas`), `registry`, or `capture`: its own registry traffic."),
+        ("text", pa.string(), "The schema as registered; a Protobuf descriptor as base64."),
+    ),
+)
+
 ADDRESSES = pa.list_(pa.string())
 # fmt: off
 CONNECTIONS = (
@@ -518,6 +529,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
     "offsets": OFFSETS,
     "transactions": TRANSACTIONS,
     "findings": FINDINGS,
+    "schemas": SCHEMAS,
     "outcomes": OUTCOMES,
     "remaps": REMAPS,
     "audit": AUDIT,
@@ -541,6 +553,7 @@ ABOUT: dict[str, str] = {
     "offsets": "an offset committed, or gone to by a reset.",
     "transactions": "a transaction: partitions, offsets, outcome, duration, who fenced it.",
     "findings": "something wrong or worth knowing, whom it concerns, why, and what to do.",
+    "schemas": "a schema that keys or values were decoded with, or that the capture holds (options about payloads).",
     "outcomes": "of a replay: a captured exchange, and what became of it.",
     "remaps": "of a replay: a value of the capture, and what the target has in its place.",
     "audit": "of a replay: a partition, and whether what the target acknowledged can be read there.",

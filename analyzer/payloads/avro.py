@@ -111,7 +111,7 @@ def _loaded(text: str, limits: PayloadLimits) -> Any:
 
 
 class _Size:
-    """What values of a schema may be in the worst case."""
+    """Bounds on the values of a schema: in number, and in bytes."""
 
     def __init__(self, types: dict[str, Any]) -> None:
         self._types = types

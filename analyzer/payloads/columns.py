@@ -1,8 +1,8 @@
 """The columns of `records` that tell what keys and values are.
 
-In: rows of `records` with their content (`--records full`). Out: the same rows with `key_format`, `value_format`,
-`key_schema_id`, `value_schema_id`, `key_json`, `value_json` and `undecodable`. Control records and Kafka's own topics
-stay as they are: `decoded` has what they mean.
+In: rows of `records` with their content (`--records full`). Out: `PayloadColumns`, which fills `key_format`,
+`value_format`, `key_schema_id`, `value_schema_id`, `key_json`, `value_json` and `undecodable`. Control records and
+Kafka's own topics stay as they are: `decoded` has what they mean.
 """
 
 from __future__ import annotations
@@ -29,16 +29,37 @@ _ROWS: Final = 1 << 14
 """Rows that are decoded before they become a column: Python objects of more would fill the memory."""
 
 
-def decoded(table: pa.Table, decoder: PayloadDecoder, topic_name: Callable[[str], str]) -> pa.Table:
-    """Return rows of `records` with their keys and values decoded. `topic_name`: the name for a topic's id."""
-    if not len(table):
+class PayloadColumns:
+    """Decodes keys and values of rows of `records`. `topic_name`: gives the name for a topic's id."""
+
+    def __init__(self, decoder: PayloadDecoder, topic_name: Callable[[str], str]) -> None:
+        self._decoder = decoder
+        self._names = _TopicNames(topic_name)
+
+    def fill(self, table: pa.Table) -> pa.Table:
+        """Return rows with their keys and values decoded."""
+        if not len(table):
+            return table
+        starts = range(0, len(table), _ROWS)
+        parts = [_columns(table.slice(at, _ROWS), self._decoder, self._names) for at in starts]
+        for name in parts[0]:
+            position = table.schema.get_field_index(name)
+            table = table.set_column(position, name, pa.chunked_array([part[name] for part in parts], pa.string()))
         return table
-    names = _TopicNames(topic_name)
-    parts = [_columns(table.slice(at, _ROWS), decoder, names) for at in range(0, len(table), _ROWS)]
-    for name in parts[0]:
-        position = table.schema.get_field_index(name)
-        table = table.set_column(position, name, pa.chunked_array([part[name] for part in parts], pa.string()))
-    return table
+
+    def schemas(self, capture: str) -> pa.Table:
+        """Return the rows of `schemas`: what keys and values were decoded with, and what the capture itself holds."""
+        known = self._decoder.schemas.known()
+        columns: dict[str, list[str | None]] = {
+            "capture": [capture] * len(known),
+            "schema_id": [schema.schema_id for schema in known],
+            "format": [schema.format for schema in known],
+            "subject": [schema.subject for schema in known],
+            "source": [schema.source for schema in known],
+            "text": [schema.text for schema in known],
+        }
+        arrays = [pa.array(columns[name], pa.string()) for name in columns]
+        return pa.Table.from_arrays(arrays, names=list(columns))
 
 
 class _TopicNames:
@@ -99,11 +120,11 @@ def _headers(column: pa.ChunkedArray) -> Mapping[int, Mapping[str, bytes]]:
     if not pc.any(named).as_py():
         return {}
     values = lists.flatten().field("value")
-    found: dict[int, dict[str, bytes]] = {}
+    headers: dict[int, dict[str, bytes]] = {}
     for row, key, value in zip(*(_picked(array, named) for array in (rows, keys, values)), strict=True):
         if value is not None:
-            found.setdefault(row, {}).setdefault(key, value)
-    return found
+            headers.setdefault(row, {}).setdefault(key, value)
+    return headers
 
 
 def _picked(array: pa.Array, which: pa.Array) -> Sequence[Any]:

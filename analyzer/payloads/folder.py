@@ -18,7 +18,7 @@ from typing import Any, Final
 from kwire.analyzer.common.errors import UsageError
 from kwire.analyzer.payloads import json_text
 from kwire.analyzer.payloads.limits import PayloadLimits, UndecodableError, size_reason
-from kwire.analyzer.payloads.schemas import AVRO, JSON_SCHEMA, PROTOBUF, Schema, format_of
+from kwire.analyzer.payloads.schemas import AVRO, FOLDER, JSON_SCHEMA, PROTOBUF, Schema, format_of
 
 DESCRIPTOR_SETS: Final = (".desc", ".pb", ".protoset", ".binpb", ".fds")
 ENDINGS: Final = (".avsc", ".proto", ".json", *DESCRIPTOR_SETS)
@@ -117,18 +117,18 @@ class SchemaFolder:
     def _schema(self, file: Path, text: str, schema_id: str | None, subject: str | None) -> tuple[Schema, str | None]:
         """Return a file's schema, and the id that its content says."""
 
-        def made(kind: str, content: str, references: Mapping[str, str], number: str | None = None) -> Schema:
-            return Schema(schema_id or number, kind, subject, "folder", content, references)
+        def schema_of(kind: str, content: str, references: Mapping[str, str], number: str | None = None) -> Schema:
+            return Schema(schema_id or number, kind, subject, FOLDER, content, references)
 
         if file.suffix == ".proto":
-            return made(PROTOBUF, text, self._protos), None
+            return schema_of(PROTOBUF, text, self._protos), None
         if file.suffix == ".avsc":
-            return made(AVRO, text, self._references(text)), None
+            return schema_of(AVRO, text, self._references(text)), None
         if file.suffix in DESCRIPTOR_SETS:
             from kwire.analyzer.payloads.protobuf import of_descriptor_set
 
             main, files = of_descriptor_set(base64.b64decode(text))
-            return made(PROTOBUF, main, files), None
+            return schema_of(PROTOBUF, main, files), None
         content = json_text.load(text)
         if isinstance(content, dict) and isinstance(content.get("schema"), str):
             number = content.get("id")
@@ -137,10 +137,10 @@ class SchemaFolder:
             kind, inner = format_of(content.get("schemaType")), content["schema"]
             references = self._references(inner) if kind == AVRO else self._protos if kind == PROTOBUF else {}
             number = str(number) if isinstance(number, int) else None
-            return made(kind, inner, references, number), number
+            return schema_of(kind, inner, references, number), number
         if is_avro(content):
-            return made(AVRO, text, self._references(text)), None
-        return made(JSON_SCHEMA, text, {}), None
+            return schema_of(AVRO, text, self._references(text)), None
+        return schema_of(JSON_SCHEMA, text, {}), None
 
     def _references(self, text: str) -> dict[str, str]:
         """Return the schemas that an Avro schema needs, each after what it needs itself."""

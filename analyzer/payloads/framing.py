@@ -26,7 +26,7 @@ _LONG: Final = 8
 
 
 class Frame(NamedTuple):
-    """What names the schema of a payload.
+    """The schema that a payload names.
 
     registry   CONFLUENT, APICURIO or GLUE
     schema_id  id, or UUID as text

@@ -6,6 +6,7 @@ UsageError where packages are missing, or where the folder or the registry canno
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -14,7 +15,9 @@ from kwire.analyzer.common.errors import UsageError
 from kwire.analyzer.payloads.limits import PayloadLimits
 
 if TYPE_CHECKING:
+    from kwire.analyzer.payloads.captured import CapturedSchemas
     from kwire.analyzer.payloads.decoder import PayloadDecoder
+    from kwire.captures.files import CapturePoint
 
 _PACKAGES = ("fastavro", "google.protobuf", "orjson")
 
@@ -25,11 +28,13 @@ class PayloadOptions:
 
     schemas   a folder with schemas
     registry  URL of a schema registry
+    captured  schemas from the registry traffic of the capture point
     limits    what one may become
     """
 
     schemas: str | None = None
     registry: str | None = None
+    captured: CapturedSchemas | None = None
     limits: PayloadLimits = field(default_factory=PayloadLimits)
 
     @classmethod
@@ -48,6 +53,10 @@ class PayloadOptions:
             from kwire.analyzer.payloads.folder import SchemaFolder
 
             sources.append(SchemaFolder(self.schemas, self.limits))
+        if self.captured is not None:
+            from kwire.analyzer.payloads.captured import CapturedSource
+
+            sources.append(CapturedSource(self.captured))
         if self.registry is not None:
             from kwire.analyzer.payloads.registry import SchemaRegistry
 
@@ -55,14 +64,37 @@ class PayloadOptions:
         return PayloadDecoder(Schemas(sources, self.limits), self.limits)
 
 
+def of_point(options: PayloadOptions | None, point: CapturePoint) -> PayloadOptions | None:
+    """Return options for one capture point: with the schemas of its own registry traffic, if it has any.
+
+    Such traffic is a reason to decode even where no option asks for it: then only files are searched that need not be
+    decompressed. Raises CaptureError."""
+    from kwire.analyzer.payloads.captured import may_have_any, read_schemas
+
+    if not may_have_any(point, compressed=options is not None) or not (options is not None or is_installed()):
+        return options
+    captured = read_schemas(point)
+    if not captured.by_id:
+        return options
+    return dataclasses.replace(options or PayloadOptions(), captured=captured)
+
+
+def is_installed() -> bool:
+    """Return whether the packages that decode are there."""
+    return all(map(_has, _PACKAGES))
+
+
+def _has(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:
+        return False
+
+
 def check_installed() -> None:
     """Raise UsageError where packages that decode are missing."""
     for package in _PACKAGES:
-        try:
-            is_installed = importlib.util.find_spec(package) is not None
-        except ModuleNotFoundError:
-            is_installed = False
-        if not is_installed:
+        if not _has(package):
             raise UsageError(
                 f"decoding keys and values needs {package}, which is not installed", "pip install 'kwire[payloads]'"
             )

@@ -73,7 +73,7 @@ class _Parser:
         """Read all."""
         while self._at < len(self._tokens):
             word = self._peek()
-            if self._taken(";"):
+            if self._accepts(";"):
                 continue
             if word in ("syntax", "edition"):
                 self._version()
@@ -121,9 +121,9 @@ class _Parser:
             raise self._error(f"messages nested deeper than {_DEPTH} levels")
         message.name = name or self._word()
         self._expect("{")
-        while not self._taken("}"):
+        while not self._accepts("}"):
             word = self._peek()
-            if self._taken(";"):
+            if self._accepts(";"):
                 continue
             if word == "message" and self._peek(2) == "{":
                 self._next()
@@ -136,10 +136,10 @@ class _Parser:
                 message.oneof_decl.add(name=self._word())
                 self._expect("{")
                 index = len(message.oneof_decl) - 1
-                while not self._taken("}"):
+                while not self._accepts("}"):
                     if self._peek() == "option":
                         self._skip_statement()
-                    elif not self._taken(";"):
+                    elif not self._accepts(";"):
                         self._field(message, depth, index)
             elif word in ("option", "extensions", "reserved", "extend") and self._peek(1) not in ("=", "."):
                 if word == "option" and self._is_message_set():
@@ -221,9 +221,9 @@ class _Parser:
         enum.name = self._word()
         self._expect("{")
         numbers = set()
-        while not self._taken("}"):
+        while not self._accepts("}"):
             word = self._peek()
-            if self._taken(";"):
+            if self._accepts(";"):
                 continue
             if word in ("option", "reserved") and self._peek(1) != "=":
                 self._skip_statement()
@@ -262,9 +262,9 @@ class _Parser:
 
     def _name(self) -> str:
         """Read a name with dots."""
-        name = "." if self._taken(".") else ""
+        name = "." if self._accepts(".") else ""
         name += self._word()
-        while self._taken("."):
+        while self._accepts("."):
             name += "." + self._word()
         return name
 
@@ -283,7 +283,7 @@ class _Parser:
         return "".join(parts)
 
     def _integer(self) -> int:
-        sign = -1 if self._taken("-") else 1
+        sign = -1 if self._accepts("-") else 1
         word = self._next()
         try:
             number = int(word, 8) if len(word) > 1 and word[0] == "0" and word.isdigit() else int(word, 0)
@@ -303,14 +303,14 @@ class _Parser:
         self._at += 1
         return self._tokens[self._at - 1][1]
 
-    def _taken(self, symbol: str) -> bool:
+    def _accepts(self, symbol: str) -> bool:
         if self._peek() == symbol and self._tokens[self._at][0] == "symbol":
             self._at += 1
             return True
         return False
 
     def _expect(self, symbol: str) -> None:
-        if not self._taken(symbol):
+        if not self._accepts(symbol):
             raise self._error(f"{symbol!r} is missing before {self._peek()!r}")
 
     def _error(self, reason: str) -> UndecodableError:

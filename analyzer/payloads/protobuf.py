@@ -88,11 +88,11 @@ class ProtobufCodec:
             if name in self._added or self._import(name, depth):
                 known.append(name)
         if len(known) < len(file.dependency):
-            kept = descriptor_pb2.FileDescriptorProto()
-            kept.CopyFrom(file)
-            del kept.dependency[:], kept.public_dependency[:], kept.weak_dependency[:]
-            kept.dependency.extend(known)
-            file = kept
+            reduced = descriptor_pb2.FileDescriptorProto()
+            reduced.CopyFrom(file)
+            del reduced.dependency[:], reduced.public_dependency[:], reduced.weak_dependency[:]
+            reduced.dependency.extend(known)
+            file = reduced
         self._pool.Add(file)
 
     def _import(self, name: str, depth: int) -> bool:
@@ -280,13 +280,13 @@ class _Values:
         if entry is not None and entry.GetOptions().map_entry:
             kind = entry.fields_by_name["value"]
             self._count(len(value))
-            return {_key(key): self._one(kind, value[key]) for key in value}
+            return {_key(key): self._single(kind, value[key]) for key in value}
         if field.is_repeated:
             self._count(len(value))
-            return [self._one(field, part) for part in value]
-        return self._one(field, value)
+            return [self._single(field, part) for part in value]
+        return self._single(field, value)
 
-    def _one(self, field: FieldDescriptor, value: Any) -> Any:
+    def _single(self, field: FieldDescriptor, value: Any) -> Any:
         if field.message_type is not None:
             return self.of(value)
         if field.enum_type is not None:

@@ -29,7 +29,7 @@ from typing import Any, Final
 from kwire.analyzer.common.errors import UsageError
 from kwire.analyzer.payloads import json_text
 from kwire.analyzer.payloads.limits import PayloadLimits, UndecodableError
-from kwire.analyzer.payloads.schemas import Schema, format_of
+from kwire.analyzer.payloads.schemas import REGISTRY, Schema, format_of
 from kwire.captures.cache import cache_root, content_of, replace
 
 AUTH, TOKEN = "KWIRE_REGISTRY_AUTH", "KWIRE_REGISTRY_TOKEN"
@@ -79,9 +79,9 @@ class SchemaRegistry:
         answer = self._cache.read(schema_id)
         if answer is None:
             if re.fullmatch("[0-9]+", schema_id):
-                answer = self._asked(f"/schemas/ids/{schema_id}")
+                answer = self._answer(f"/schemas/ids/{schema_id}")
             else:
-                answer = self._asked(f"/schemas/guids/{urllib.parse.quote(schema_id, safe='')}")
+                answer = self._answer(f"/schemas/guids/{urllib.parse.quote(schema_id, safe='')}")
             if answer is None:
                 return None
             answer = {
@@ -97,7 +97,7 @@ class SchemaRegistry:
             schema_id,
             format_of(answer.get("schemaType")),
             subject if isinstance(subject, str) else None,
-            "registry",
+            REGISTRY,
             _text(answer),
             referenced if isinstance(referenced, dict) else {},
         )
@@ -113,7 +113,7 @@ class SchemaRegistry:
     def _subject(self, schema_id: str) -> str | None:
         """Return the subject of an id, if it has one alone."""
         with contextlib.suppress(UndecodableError):
-            answer = self._asked(f"/schemas/ids/{schema_id}/subjects") if schema_id.isdigit() else None
+            answer = self._answer(f"/schemas/ids/{schema_id}/subjects") if schema_id.isdigit() else None
             if isinstance(answer, list) and len(answer) == 1 and isinstance(answer[0], str):
                 return str(answer[0])
         return None
@@ -137,7 +137,7 @@ class SchemaRegistry:
                 if name in texts:
                     continue
                 path = f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/{version}"
-                other = self._asked(path)
+                other = self._answer(path)
                 if not isinstance(other, dict):
                     raise UndecodableError(f"it refers to {subject} {version}, which the registry has not")
                 collect(other, depth + 1)
@@ -146,7 +146,7 @@ class SchemaRegistry:
         collect(answer, 0)
         return texts
 
-    def _asked(self, path: str) -> Any:
+    def _answer(self, path: str) -> Any:
         """Return the JSON of an answer; None: the registry has nothing of that name. Raises UndecodableError."""
         if self._failures >= _FAILURES:
             raise UndecodableError(f"{self._problem} (it is not asked any more)")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kwire.analyzer.payloads.protobuf import ProtobufCodec
 
 AVRO, PROTOBUF, JSON_SCHEMA = "avro", "protobuf", "json_schema"
+FOLDER, REGISTRY, CAPTURE = "folder", "registry", "capture"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +123,15 @@ class Schemas:
             schema = next((schema for schema in schemas if schema is not None), None)
             self._of_subjects[subject] = None if schema is None else self._codec(schema)
         return self._of_subjects[subject]
+
+    def known(self) -> list[Schema]:
+        """Return the schemas that payloads were read with, then what the capture holds besides."""
+        rows = {(schema.schema_id, schema.subject): schema for schema in self.used.values()}
+        for source in self._sources:
+            for schema in source.every():
+                if schema.source == CAPTURE:
+                    rows.setdefault((schema.schema_id, schema.subject), schema)
+        return list(rows.values())
 
     def _look_up(self, schema_id: str) -> Codec | Unreadable:
         problem = None

@@ -1,4 +1,4 @@
-"""What real serializers wrote (`tools/golden_payloads.py`), and captures with it."""
+"""Payloads that real serializers wrote (`tools/golden_payloads.py`), and captures with it."""
 
 from __future__ import annotations
 

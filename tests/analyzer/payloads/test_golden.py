@@ -85,12 +85,12 @@ def _described(message: Any) -> list[Any]:
 
 def test_proto_text_means_what_protoc_makes_of_it() -> None:
     names = ["shop/money.proto", "order.proto", "legacy.proto"]
-    ours = _pool([proto_text.parse((GOLDEN / name).read_text(), name) for name in names])
-    theirs = _pool([json_format.ParseDict(DESCRIPTORS[name], descriptor_pb2.FileDescriptorProto()) for name in names])
+    parsed = _pool([proto_text.parse((GOLDEN / name).read_text(), name) for name in names])
+    compiled = _pool([json_format.ParseDict(DESCRIPTORS[name], descriptor_pb2.FileDescriptorProto()) for name in names])
     for name in names:
-        ours_file, theirs_file = ours.FindFileByName(name), theirs.FindFileByName(name)
-        assert [_described(message) for message in ours_file.message_types_by_name.values()] == [
-            _described(message) for message in theirs_file.message_types_by_name.values()
+        parsed_file, compiled_file = parsed.FindFileByName(name), compiled.FindFileByName(name)
+        assert [_described(message) for message in parsed_file.message_types_by_name.values()] == [
+            _described(message) for message in compiled_file.message_types_by_name.values()
         ]
 
 

@@ -93,13 +93,13 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Regist
         thread.join()
 
 
-def asked(registry: Registry, seconds: float = 10.0) -> SchemaRegistry:
+def source_of(registry: Registry, seconds: float = 10.0) -> SchemaRegistry:
     return SchemaRegistry(registry.url, PayloadLimits(), seconds)
 
 
 def test_payloads_are_decoded_with_its_schemas_and_each_id_is_asked_for_once(registry: Registry) -> None:
     for _ in range(2):  # the second time from the cache
-        reader = decoder(asked(registry))
+        reader = decoder(source_of(registry))
         for case in golden()[1]:
             if case.name.startswith("protobuf-shop.orders"):
                 continue  # its references are descriptors, which this server serves as Avro's are
@@ -113,7 +113,7 @@ def test_payloads_are_decoded_with_its_schemas_and_each_id_is_asked_for_once(reg
 
 
 def test_an_id_that_it_has_not_is_not_asked_for_again(registry: Registry) -> None:
-    reader = decoder(asked(registry))
+    reader = decoder(source_of(registry))
     for _ in range(3):
         assert reader.decode(b"\0\0\0\x27\x0fwxyz", "t", "value").reason == "schema 9999 is not known"
     assert registry.paths == ["/schemas/ids/9999"]
@@ -212,13 +212,13 @@ def test_a_registry_that_means_harm_is_a_reason(name: str, registry: Registry) -
     registry.answer, expected = HARM[name]
     began = time.monotonic()
     with pytest.raises(UndecodableError, match=expected):
-        asked(registry, 0.4).by_id("7")
+        source_of(registry, 0.4).by_id("7")
     assert time.monotonic() - began < 8  # 5 seconds are what one write may take
 
 
 def test_a_registry_that_fails_is_not_asked_any_more(registry: Registry) -> None:
     registry.answer = HARM["a failure"][0]
-    reader = decoder(asked(registry))
+    reader = decoder(source_of(registry))
     reasons = [reader.decode(b"\0\0\0\0" + bytes([n]) + b"wxyz", "t", "value").reason for n in range(1, 8)]
     assert len(registry.paths) == 3
     assert reasons[-1] is not None
@@ -236,18 +236,18 @@ def test_tls_with_an_authority_and_a_certificate_of_the_client(
     registry.socket = context.wrap_socket(registry.socket, server_side=True)
     registry.scheme = "https"
     with pytest.raises(UndecodableError, match="does not answer: CERTIFICATE_VERIFY_FAILED"):
-        asked(registry).by_id("4")
+        source_of(registry).by_id("4")
     monkeypatch.setenv("KWIRE_REGISTRY_CA", str(files[0]))
     with pytest.raises(UndecodableError, match="does not answer"):
-        asked(registry).by_id("4")
+        source_of(registry).by_id("4")
     monkeypatch.setenv("KWIRE_REGISTRY_CERT", str(files[0]))
     monkeypatch.setenv("KWIRE_REGISTRY_KEY", str(files[1]))
-    schema = asked(registry).by_id("4")
+    schema = source_of(registry).by_id("4")
     assert schema is not None
     assert schema.format == "json_schema"
     monkeypatch.setenv("KWIRE_REGISTRY_KEY", str(tmp_path / "none"))
     with pytest.raises(UsageError, match="KWIRE_REGISTRY_KEY"):
-        asked(registry)
+        source_of(registry)
 
 
 def certificate(folder: Path) -> tuple[Path, Path]:
@@ -260,7 +260,7 @@ def certificate(folder: Path) -> tuple[Path, Path]:
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "registry")])
     now = datetime.datetime.now(datetime.UTC)
     address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-    made = (
+    built = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
@@ -273,7 +273,7 @@ def certificate(folder: Path) -> tuple[Path, Path]:
         .sign(key, hashes.SHA256())
     )
     files = folder / "registry.pem", folder / "registry.key"
-    files[0].write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    files[0].write_bytes(built.public_bytes(serialization.Encoding.PEM))
     files[1].write_bytes(
         key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     )
