@@ -160,6 +160,7 @@ class PointTables(Sink[Rows]):
 
     def flush(self) -> Iterator[Rows]:
         """Return all exchanges that wait, and rows of small tables; what makes them may run while windows are taken."""
+        self.summary.own.take(self.waiting)
         yield "exchanges", exchange_tables.later_exchanges(self.names, self.waiting)
         yield "partitions", exchange_tables.later_partitions(self.names, self.waiting)
         self.waiting, self.rows = [], 0
