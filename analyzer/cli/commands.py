@@ -10,14 +10,13 @@ import contextlib
 import itertools
 import json
 import os
-import re
 import shlex
-import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
+from kwire.analyzer.cli.pager import paged
 from kwire.analyzer.common.errors import UsageError
 from kwire.analyzer.common.escapes import printable
 from kwire.analyzer.protocol.budget import BYTES
@@ -252,7 +251,7 @@ def show(options: ShowOptions) -> int:
     if options.records and not any(is_log(argument) for argument in options.captures):
         from kwire.analyzer.cli import record_lines
 
-        with _paged(options) as out:
+        with _output(options) as out:
             return record_lines.show(options, out)
     for argument in options.captures:
         if is_dataset(argument):
@@ -263,7 +262,7 @@ def show(options: ShowOptions) -> int:
     if any(is_log(argument) for argument in options.captures):
         from kwire.analyzer.cli import log_lines
 
-        with _paged(options) as out:
+        with _output(options) as out:
             return log_lines.show(options, out)
     from kwire.analyzer import api
     from kwire.analyzer.cli import count_by
@@ -277,14 +276,14 @@ def show(options: ShowOptions) -> int:
     notes: list[str] = []
     if counted:
         counts = count_by.counted(options, counted, notes)
-        with _paged(options) as out:
+        with _output(options) as out:
             out.write(count_by.lines(counts, counted, options.limit))
         _note(notes)
         return 0
     if "-" in options.captures and (options.sort or options.frames):
         _note([f"{'--sort' if options.sort else '--frames'} prints when stdin ends"])
     apis = frozenset[int]().union(*(operand.apis or () for operand in [*fields, *([sort] if sort else [])]))
-    with _paged(options, heading=not (options.json or options.tree or options.follow is not None)) as out:
+    with _output(options, heading=not (options.json or options.tree or options.follow is not None)) as out:
         exchanges: Iterator[Any] = api.decoded(
             options.captures,
             ReadOptions.from_arguments(options),
@@ -464,53 +463,8 @@ def folded(text: str, indent: str, width: int | None) -> list[str]:
     ) or [""]
 
 
-def _sticky(pager: str) -> bool:
-    """Whether the pager is a `less` that keeps a heading on the screen: from 600 on."""
-    words = shlex.split(pager) or [""]
-    if os.path.basename(words[0]) != "less":
-        return False
-    import subprocess  # a sixtieth of a start, for who has a pager
-
-    with contextlib.suppress(OSError):
-        printed = subprocess.run([words[0], "--version"], capture_output=True, text=True, check=False).stdout
-        version = re.match(r"less (\d+)", printed)
-        return version is not None and int(version[1]) >= 600
-    return False
-
-
-def _paged(options: ShowOptions, heading: bool = False) -> contextlib.AbstractContextManager[IO[str]]:
+def _output(options: ShowOptions, heading: bool = False) -> contextlib.AbstractContextManager[IO[str]]:
     """Where `kwire show` writes to; `heading`: the first line names the columns."""
     if "-" in options.captures:
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # live: each row when it is known
-    return contextlib.nullcontext(sys.stdout) if options.no_pager else paged(heading)
-
-
-@contextlib.contextmanager
-def paged(heading: bool = False) -> Iterator[IO[str]]:
-    """stdout, through a pager where it is a terminal; `heading`: the first line stays on the screen."""
-    # PAGER= is no pager, as for git.
-    pager = os.environ.get("PAGER", "less" if shutil.which("less") else "").strip()
-    if not sys.stdout.isatty() or not pager or pager == "cat":
-        yield sys.stdout
-        return
-    import subprocess
-
-    if heading and _sticky(pager):
-        pager += " --header=1"
-    # -F: leave at once what fits on the screen; -R: colours; -S: long lines are cut, not folded; -X: no clearing.
-    process = subprocess.Popen(pager, shell=True, stdin=subprocess.PIPE, text=True, env={"LESS": "-FRSX", **os.environ})
-    assert process.stdin is not None
-    try:
-        yield process.stdin
-        process.stdin.close()
-    except BrokenPipeError:
-        pass  # the reader has seen enough
-    finally:
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.close()
-        while True:
-            try:
-                process.wait()
-                break
-            except KeyboardInterrupt:
-                continue  # the pager deals with it
+    return contextlib.nullcontext(sys.stdout) if options.no_pager else paged(heading, "-" in options.captures)
