@@ -118,6 +118,7 @@ def test_what_is_kept_is_bounded(
     monkeypatch.setattr(analysis_tables, "ANSWERED_NS", 10**8)
     for module, name, most in (
         ("offsets", "MOST_KEPT", 20),
+        ("journeys", "MOST_KEPT", 20),
         ("groups", "MOST_OF_ALL", 20),
         ("groups", "MOST_CONTACTS", 20),
         ("transactions", "MOST_PRODUCERS", 10),
