@@ -138,7 +138,7 @@ def _topics(log: Log, origins: Columns, topic_name: TopicName) -> tuple[list[str
 
 
 class Readers(NamedTuple):
-    """Who reads. `number` int64[origins]: the reader of each origin of answers; the others by number: kind, group, and
+    """Readers. `number` int64[origins]: the reader of each origin of answers; the others by number: kind, group, and
     node id (NULL where none)."""
 
     number: np.ndarray
@@ -407,8 +407,8 @@ def not_passed(
     waiting = (batches[B_BASE] != NULL) & (undecided | (last_offsets(batches) >= passed[of_batch]))
     lowest = np.full(count, _MOST)
     np.minimum.at(lowest, of_batch[waiting], batches[B_BASE][waiting])
-    kept = []
+    chosen = []
     for rows, offset, time, origin in ((reads, R_END, R_TIME, R_ORIGIN), (commits, C_OFFSET, C_TIME, C_ORIGIN)):
         of = known.partition[rows[origin]] if rows.shape[1] else rows[origin]
-        kept.append((rows[offset] > lowest[of]) | (rows[time] >= latest - recent_ns))
-    return waiting, kept[0], kept[1]
+        chosen.append((rows[offset] > lowest[of]) | (rows[time] >= latest - recent_ns))
+    return waiting, chosen[0], chosen[1]

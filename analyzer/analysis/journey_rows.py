@@ -138,9 +138,9 @@ def _batch_columns(known: Known, part: np.ndarray, batch: np.ndarray, transactio
 
     def texts(numbers: np.ndarray, values: list[str]) -> pa.Array:
         """Return a column of strings by the number of each origin's."""
-        taken, local = arrow.compact(numbers, len(values))
+        in_use, local = arrow.compact(numbers, len(values))
         local = np.where(numbers == NULL, NULL, local.astype(np.int64))[origin]
-        return arrow.dictionary(local, [values[number] for number in taken.tolist()])
+        return arrow.dictionary(local, [values[number] for number in in_use.tolist()])
 
     produced = [
         texts(origins["connection"], strings),

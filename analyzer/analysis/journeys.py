@@ -196,7 +196,7 @@ class Journeys:
             moved[0] = np.searchsorted(used, rows[0])
             if moved.shape[1]:
                 own.append(moved)
-        after._transactions.join(self._transactions)
+        after._transactions = self._transactions.take(np.arange(len(self._transactions))[-MOST_KEPT:])
         rest = batches[:, ~waiting]
         self._batches = [rest] if rest.shape[1] else []
         return after
@@ -266,7 +266,7 @@ class Journeys:
         every = window.every
         x, parts = every.columns, every.partitions
         of = parts[s.P_OWNER][rows]
-        api, replica, asked = x[s.X_API_KEY][of], x[s.X_REPLICA][of], parts[s.P_OFFSET][rows]
+        api, replica, fetch_offset = x[s.X_API_KEY][of], x[s.X_REPLICA][of], parts[s.P_OFFSET][rows]
         kind: np.ndarray = np.broadcast_to(np.int64(CONSUMER), rows.shape)
         name = node = None
         shared = api == apis.SHARE_FETCH
@@ -275,24 +275,24 @@ class Journeys:
             kind = np.where(shared, SHARE, np.where(replica >= 0, REPLICA, CONSUMER))
             name = np.where(shared, x[s.X_GROUP][of], NULL)
             node = np.where(replica >= 0, replica, NULL)
-        beyond, broken_off = asked, x[s.X_RESPONSE_STATE][of] > s.DECODED_STATE
+        beyond, broken_off = fetch_offset, x[s.X_RESPONSE_STATE][of] > s.DECODED_STATE
         if broken_off.any():
-            beyond = np.where(broken_off, _MOST, asked)
-        origin = self._origin(every, rows, of, name, kind, node, asked, beyond)
+            beyond = np.where(broken_off, _MOST, fetch_offset)
+        origin = self._origin(every, rows, of, name, kind, node, fetch_offset, beyond)
         brought = parts[s.P_FOLLOWING][rows] != NULL
         if any_shared:
             brought = np.where(shared, parts[s.P_ACQUIRED][rows] > 0, brought)
         some = np.flatnonzero(brought & (parts[s.P_ERROR][rows] <= 0) & (x[s.X_RESPONSE_LAST_NS][of] != NULL))
         if not len(some):
             return
-        chosen, asked = rows[some], asked[some]
+        chosen, fetch_offset = rows[some], fetch_offset[some]
         out = np.empty((R_COLUMNS, len(some)), np.int64)
         out[R_ORIGIN], out[R_TIME] = origin[some], x[s.X_RESPONSE_LAST_NS][of[some]]
         begin, end, absent = (parts[column][chosen] for column in (s.P_FIRST, s.P_FOLLOWING, s.P_ABSENT))
         # An answer may begin before the offset asked for. A compressed message of the older formats has the offset of
         # its last record: what it holds began where asked.
-        out[R_BEGIN] = np.where(parts[s.P_RECORDS][chosen] == NULL, asked, np.maximum(begin, asked))
-        out[R_BEGIN] = np.where(asked == NULL, begin, out[R_BEGIN])
+        out[R_BEGIN] = np.where(parts[s.P_RECORDS][chosen] == NULL, fetch_offset, np.maximum(begin, fetch_offset))
+        out[R_BEGIN] = np.where(fetch_offset == NULL, begin, out[R_BEGIN])
         out[R_END], out[R_UNSURE] = end, absent > 0
         if any_shared:
             given = begin + parts[s.P_ACQUIRED][chosen] + absent

@@ -41,12 +41,12 @@ def slowly(tables: dict[str, pa.Table]) -> dict[tuple[Any, ...], tuple[Any, int]
     def place(row: Row) -> tuple[str, int]:
         return row["topic"] or names.get(row["topic_id"], row["topic_id"]), row["partition"]
 
-    asked = {(*key(row), *place(row)): row["offset"] for row in tables["partitions"].to_pylist()}
+    fetch_offset = {(*key(row), *place(row)): row["offset"] for row in tables["partitions"].to_pylist()}
     held = defaultdict(list)
     for row in tables["batches"].to_pylist():
         exchange = exchanges[key(row)]
         if exchange["api"] == "Fetch" and not row["is_control"] and not row["partial"]:
-            held[place(row)].append((row, exchange, asked.get((*key(row), *place(row)))))
+            held[place(row)].append((row, exchange, fetch_offset.get((*key(row), *place(row)))))
     journeys: dict[tuple[Any, ...], tuple[Any, int]] = {}
     for row in tables["partitions"].to_pylist():
         exchange = exchanges[key(row)]
