@@ -27,6 +27,7 @@ from kwire.analyzer.bulk import exchange_tables
 from kwire.analyzer.bulk.column_names import COLUMNS
 from kwire.analyzer.bulk.engine import Engine
 from kwire.analyzer.bulk.rows import Exchanges, Message, Window
+from kwire.analyzer.common import extensions
 from kwire.analyzer.common.times import moment
 from kwire.analyzer.dataset import tables
 from kwire.analyzer.dataset.dataset import Dataset, Writer, concatenated
@@ -149,6 +150,7 @@ def decode(
     settings = how.settings(choice.keep)
     without = {*tables.RUN_TABLES, *(() if choice.keep_bytes else ("messages",)), *WITHOUT[choice.records]}
     rows_of: dict[str, list[pa.Table]] = {name: [] for name in tables.TABLES if name not in without}
+    load_extensions(choice)
     if out is None:
 
         def keep(name: str, table: pa.Table) -> None:
@@ -192,6 +194,13 @@ def _early_findings(result: Dataset, pending: PendingTables, writer: Writer) -> 
         findings = _findings(result, lambda listed: pending.row_groups(files, result.captures, listed))
         files.result()
     return findings
+
+
+def load_extensions(choice: AnalysisOptions) -> None:
+    """Load the rules of installed packages if they will be asked: one that is broken is told before a capture is
+    read. Raises ExtensionError."""
+    if choice.means and extensions.installed(extensions.RULES):
+        _load_rules()
 
 
 def _load_rules() -> None:

@@ -449,8 +449,7 @@ def advance(
         remember(tables.recent, d, key, numbers, shape, time_ns[i], mark, total)
         d[key, t.D_PACKETS] += 1
         d[key, t.D_CAPTURED] += captured[i]
-        if not copy:
-            _pass(c, slot, time_ns[i])
+        _pass(c, slot, time_ns[i])
         if window[i] == 0 and flag & flows.RST == 0 and not copy:
             d[key, t.D_ZERO_WINDOWS] += 1
         if d[key, t.D_REF] == 0:

@@ -3,7 +3,8 @@
 In: parsed options. Out: of `replay` a summary (or the plan) on stdout, notes on stderr, exit code 0, 1 where the
 target lacks what it acknowledged or made the run slower (`--fail-on`), 2 where nothing was sent, 3 where the run is no
 valid load test, 130 where it was interrupted; of `diff` what differs, grouped, on stdout (`--json`: as JSON), exit code
-1 where something unexpected differs, else 0. What the user can mend leaves as `kwire.captures.errors.KwireError`.
+1 where something unexpected differs, 3 where nothing does and a run had ended before all was sent, else 0. What the
+user can mend leaves as `kwire.captures.errors.KwireError`.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ from kwire.replay.source import MemorySource, PlannedWindow, Source
 EXIT_NOT_VALID: Final = 3
 EXIT_NOTHING_SENT: Final = 2
 EXIT_DIFFERS: Final = 1
-ANY, UNEXPECTED, SLOWER = "any", "unexpected", "slower"
-"""What `--fail-on` counts; `never` nothing."""
+ANY, UNEXPECTED, SLOWER, NEVER = "any", "unexpected", "slower", "never"
+"""What `--fail-on` counts."""
 _Done = TypeVar("_Done")
 
 
@@ -433,7 +434,9 @@ def diff(options: DiffOptions) -> int:
         sys.stdout.write(written)
     kinds = {difference.kind == SLOWER_KIND for difference in comparison.differences if difference.unexpected}
     counted = {ANY: kinds, UNEXPECTED: kinds - {True}, SLOWER: kinds - {False}}.get(options.fail_on)
-    return EXIT_DIFFERS if counted else 0
+    if counted:
+        return EXIT_DIFFERS
+    return EXIT_NOT_VALID if comparison.ended and options.fail_on != NEVER else 0
 
 
 def _write(path: str, text: str) -> None:

@@ -106,7 +106,7 @@ def _nothing(reading_notes: list[str], paths: Sequence[str]) -> NothingToReplayE
     why = reading_notes[0] if reading_notes else f"no request in {', '.join(map(str, paths))}"
     # What came on stdin is gone.
     file, keep = ("FILE", "keep it (tee FILE): ") if paths[0] == "-" else (paths[0], "")
-    return NothingToReplayError(f"nothing to replay: {why}", f"{keep}kwire summary {file} says what is in it")
+    return NothingToReplayError(f"nothing to replay: {why}", f"{keep}kwire analyze {file} says what is in it")
 
 
 def open_source(

@@ -34,6 +34,7 @@ _FIELDS: Final = (
     "rule",
     "reason",
     "retries",
+    "discarded",
     "sent_version",
     "scheduled_ns",
     "planned_ns",

@@ -334,6 +334,9 @@ class NewTopicChecks:
             short = seeding.too_few(used, self.topology)
             if short and not options.partial and api_keys.CREATE_PARTITIONS not in options.allow:
                 raise seeding.TooFewPartitionsError(short)
+            lacks = seeding.lacking(written, self.topology, cluster, renamed, options.allow)
+            if lacks and not (options.seed_topics or options.missing_topics_ok):
+                raise seeding.MissingTopicsError(lacks)
             if options.seed_topics:
                 seeded = await seeding.seed(cluster, target, renamed, options.allow, options.seed_as_captured)
                 self.notes += seeded.notes

@@ -17,13 +17,19 @@ LAG_LIMIT_US: Final = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of a replay. `access`: how workers, which are processes of their own, open connections; `audit`:
-    read at the end what the target acknowledged; `seed_as_captured`: make topics with the captured retention too;
-    `same_cluster`: also to the cluster that was captured; `selection`, `renaming`, `times`: what of the capture is
-    sent, under which names, and in how many copies (`reading.prepared`); `prefix_topics`: of all topics' names on the
-    target; `rate`: requests a second on average, in place of a speed; `seed_fetched`: first write what the capture
-    shows being read and not produced; `in_windows`: the capture is never held whole
-    (None: unless it is small); not `survey`: nor is it gone through before."""
+    """Options of a replay.
+
+    - `access`: how workers, which are processes of their own, open connections
+    - `audit`: read at the end what the target acknowledged; `seed_as_captured`: make topics with the captured
+      retention too; `seed_fetched`: first write what the capture shows being read and not produced
+    - `same_cluster`: also to the cluster that was captured; `missing_topics_ok`: also where the target lacks topics
+      that are written to
+    - `selection`, `renaming`, `times`: what of the capture is sent, under which names, and in how many copies
+      (`reading.prepared`); `prefix_topics`: of all topics' names on the target; `rate`: requests a second on average,
+      in place of a speed
+    - `in_windows`: the capture is never held whole (None: unless it is small); not `survey`: nor is it gone through
+      before
+    """
 
     host: str
     port: int
@@ -35,6 +41,7 @@ class Options:
     seed_topics: bool = False
     yes: bool = False
     partial: bool = False
+    missing_topics_ok: bool = False
     audit: bool = True
     seed_as_captured: bool = False
     same_cluster: bool = False

@@ -26,6 +26,8 @@ class Outcome:
     - `request`, `answer`: the frames (without length) as sent and as merged, None if there are none
     - `captured_answer`: the answer to compare with
     - `row`: the captured row of the table `exchanges`
+    - `discarded`: answers in place of which the request was sent again: the rule, the error (None: its connection ended
+      without one), and whether the target may not be ready yet for what it names
     - `planned_ns`: when the request was planned, if that was after it was due
     """
 
@@ -36,6 +38,7 @@ class Outcome:
     rule: str | None = None
     reason: str | None = None
     retries: list[str] = field(default_factory=list)
+    discarded: list[tuple[str, int | None, bool]] = field(default_factory=list)
     sent_version: int | None = None
     scheduled_ns: int | None = None
     planned_ns: int | None = None
@@ -152,6 +155,13 @@ class Counts:
         self.lags_us += other.lags_us  # type: ignore[operator]
         self.queues_us += other.queues_us  # type: ignore[operator]
         self.latencies_us += other.latencies_us  # type: ignore[operator]
+
+    def leave(self, count: int) -> None:
+        """Count requests that were not read, for the run had ended."""
+        if count > 0:
+            self.actions["not_sent"] += count
+            self.verdicts["not_sent"] += count
+            self.not_sent["aborted"] += count
 
     def as_dict(self) -> dict[str, Any]:
         """The counts as `_kwire.json` and `--json` have them."""

@@ -250,6 +250,7 @@ def resolve(host: str, port: int, request: ReplayRequest) -> Options:
         request.seed_topics,
         request.yes,
         request.partial,
+        request.missing_topics_ok,
         request.audit,
         request.seed_config == "as-captured",
         processes=request.workers,

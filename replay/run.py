@@ -127,7 +127,7 @@ async def _prepare(
     writer: dataset.Writer,
 ) -> tuple[Sending, dict[str, Any]]:
     """Check the target, and make it ready: topics, and records that are only read. Also what the manifest says of that.
-    Raises SameClusterError, TooFewPartitionsError, NotEmptyError and LinkError."""
+    Raises SameClusterError, MissingTopicsError, TooFewPartitionsError, NotEmptyError and LinkError."""
     planned, cluster, topology = run_plan.plan, run_plan.cluster, target.topology
     options = run_plan.options
     same = "" if options.same_cluster else why_same(cluster, source.sessions, topology)
@@ -147,6 +147,9 @@ async def _prepare(
         full = await seeding.not_empty(written, target, options.map_topic)
         if full:
             raise seeding.NotEmptyError(full)
+    lacks = seeding.lacking(cluster.produced, topology, cluster, options.map_topic, options.allow)
+    if lacks and not (options.seed_topics or options.missing_topics_ok):
+        raise seeding.MissingTopicsError(lacks)
     if announce is not None:
         announce(reach.text(topology.nodes))
     seeded = seeding.Seeded()
@@ -177,7 +180,10 @@ async def _prepare(
 def _result(sending: Sending, sent: Sent, started: float) -> Result:
     done, counts, options = sent.done, sending.recorder.counts, sending.options
     settings = options.settings
-    failure = done.failure or nonsense(counts, options)
+    if done.interrupted:  # what was on its way then says nothing of the target
+        counts.unanswered = ""
+        counts.silent.clear()
+    failure = done.failure or (None if done.interrupted else nonsense(counts, options))
     lag = quantiles(counts.lags_us).get("p99", 0)
     in_time = settings.speed is None or lag <= options.lag_limit_us
     run_pace = pace.pace(counts, sent.end_ns, settings.speed, done.seconds, done.busy, settings.schedule)

@@ -179,6 +179,7 @@ class Recorder:
         columns = {
             **{name: captured.column(name) for name in (*_KEYS, "api_key", "api", "api_version")},
             **{name: [getattr(outcome, name) for outcome in some] for name in _OF_OUTCOMES},
+            "discarded": [_discarded(outcome) for outcome in some],
             "scheduled": _micros(outcome.scheduled_ns for outcome in some),
             "sent": _micros(outcome.sent_ns for outcome in some),
             "answered": _micros(outcome.answered_ns for outcome in some),
@@ -420,6 +421,22 @@ _OF_OUTCOMES: Final = (
     "targets",
 )
 """Columns of the table `outcomes` that an `Outcome` has."""
+
+
+def _discarded(outcome: Outcome) -> list[dict[str, Any]]:
+    """List the answers of an outcome that were not kept, those that are alike together."""
+    counts = Counter((rule, code) for rule, code, _ in outcome.discarded)
+    early = Counter((rule, code) for rule, code, is_early in outcome.discarded if is_early)
+    return [
+        {
+            "rule": rule,
+            "code": code,
+            "error": None if code is None else errors.name(code),
+            "count": count,
+            "early": early[rule, code],
+        }
+        for (rule, code), count in counts.items()
+    ]
 
 
 def _size(outcome: Outcome) -> int:

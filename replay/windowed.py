@@ -4,7 +4,7 @@ In: a `WindowReader` (a capture after its first pass, or a live one), a `Planner
 `Recorder`. Reading, planning and writing happen in one thread beside the event loop, so neither needs a lock. Rules:
 the plan is as far ahead as the engine has room for (`Settings.ahead`), and bytes of outcomes without a row count too;
 with more than `UNRECORDED` of those nothing is sent until they are rows. Each captured exchange gets its row, also in a
-run that ends early, up to `READ_ON` requests more.
+run that ends early, as long as reading on for `READ_ON` seconds comes to it; the rest is counted.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from kwire.replay.run_writer import Recorder
 from kwire.replay.send.engine import Engine
 from kwire.replay.send.link import LinkError
 
-READ_ON: Final = 500_000
-"""Requests that a run which ended early still reads, to record that they were not sent."""
+READ_ON: Final = 2.0
+"""Seconds for which a run that ended early still reads, to record that requests were not sent: Ctrl-C is to end it."""
 UNRECORDED: Final = 64 << 20
 """Bytes of outcomes without a row: a target may answer more than was captured, and faster than rows are made."""
 _PAUSE: Final = 0.01
@@ -186,14 +186,15 @@ class WindowFeed:
     def _rest(self) -> None:
         self._rows()
         self._give_up(self._planned)
-        count, before = self._reader.request_count, self._read
-        while count is not None and self._read - before < READ_ON:
+        count, began = self._reader.request_count, time.monotonic()
+        while count is not None and time.monotonic() - began < READ_ON:
             planned = self._next()
             if planned is None:
                 break
             self._give_up(planned[1])
         if count is not None:
             self.unread = count - self._read
+            self._recorder.counts.leave(self.unread)
 
     def _give_up(self, steps: Iterable[Step]) -> None:
         for step in steps:

@@ -132,10 +132,24 @@ def story(
     return sorted(every, key=lambda event: event.time)
 
 
-def sql(sources: Sources, query: str, *, engine: EngineName = "auto", notes: list[str] | None = None) -> pa.Table:
+def sql(
+    sources: Sources,
+    query: str,
+    *,
+    engine: EngineName = "auto",
+    views: str | os.PathLike[str] | None = None,
+    notes: list[str] | None = None,
+) -> pa.Table:
     """Return the answer to a query over the tables and views of datasets or captures, in Spark's SQL, as an Arrow
     table (`.to_pandas()`). `engine`: `embedded` answers inside this process, `spark` with Spark; by default the former
-    where it is installed. Raises KwireError."""
+    where it is installed. `views`: a folder of questions of your own, as of `kwire sql --views`. Raises KwireError."""
+    from kwire.reports import own_views
+
+    with own_views.opened(views):
+        return _answer(sources, query, engine, notes)
+
+
+def _answer(sources: Sources, query: str, engine: EngineName, notes: list[str] | None) -> pa.Table:
     from kwire.analyzer.options.questions import SqlOptions
     from kwire.reports import catalog, engines, query_errors
 
@@ -157,6 +171,7 @@ def report(
     format: Literal["html", "md", "json"] | None = None,
     target: str | None = None,
     engine: EngineName = "auto",
+    views: str | os.PathLike[str] | None = None,
     rotated: bool = False,
     ports: Sequence[int] = (),
     keylogs: Sequence[str | os.PathLike[str]] = (),
@@ -165,9 +180,9 @@ def report(
     """Return a report on datasets or captures, and write it to the file `out`, if given.
 
     format: by default as `out` ends, else html; target: a Kafka release to check an upgrade to; engine: as of
-    `kwire.sql`; rotated, ports, keylogs: as of `kwire.analyze`. Raises KwireError."""
+    `kwire.sql`, views too; rotated, ports, keylogs: as of `kwire.analyze`. Raises KwireError."""
     from kwire.analyzer.options.questions import ReportOptions
-    from kwire.reports import commands, output
+    from kwire.reports import commands, output, own_views
 
     if target is not None:
         target = _release(target).name
@@ -176,7 +191,10 @@ def report(
         output.check(path)
     form = format or (output.form(path, commands.ENDINGS) if path is not None else "html")
     options = ReportOptions(sources=_paths(sources), target=target, engine=engine)
-    with _opened(sources, ReadOptions(rotated, ports, keylogs=keylogs), notes) as datasets:
+    with (
+        own_views.opened(views),
+        _opened(sources, ReadOptions(rotated, ports, keylogs=keylogs), notes) as datasets,
+    ):
         result = commands.report_on(options, [str(dataset.path) for dataset in datasets], target)
     text = commands.rendered(result, form)
     if path is not None:

@@ -1,4 +1,4 @@
-"""The views as they are written: `views/*.sql`, one question a file.
+"""The views as they are written: `views/*.sql`, one question a file, and those of a user's folder (`--views`).
 
 In: SQL files whose first comment is the question, followed by notes and one line for each column. Out: `View`s, in an
 order in which each comes after those it reads. No Spark here.
@@ -6,8 +6,11 @@ order in which each comes after those it reads. No Spark here.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,10 +63,15 @@ def parse(name: str, text: str) -> View:
 
 
 @functools.cache
-def views() -> tuple[View, ...]:
-    """Every view, each after the views that it reads."""
-    waiting = {path.stem: parse(path.stem, path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.sql"))}
-    ordered: list[View] = []
+def shipped() -> tuple[View, ...]:
+    """Kwire's own views, each after the views that it reads."""
+    return ordered([parse(path.stem, path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.sql"))])
+
+
+def ordered(some: Sequence[View]) -> tuple[View, ...]:
+    """Views, each after those of them that it reads. ValueError: they read each other in a circle."""
+    waiting = {view.name: view for view in some}
+    result: list[View] = []
     while waiting:
         ready = [
             view for view in waiting.values() if not any(view.reads(other) for other in waiting if other != view.name)
@@ -71,8 +79,42 @@ def views() -> tuple[View, ...]:
         if not ready:
             raise ValueError(f"views read each other in a circle: {', '.join(waiting)}")
         for view in ready:
-            ordered.append(waiting.pop(view.name))
-    return tuple(ordered)
+            result.append(waiting.pop(view.name))
+    return tuple(result)
+
+
+_own: tuple[View, ...] = ()
+_using = threading.RLock()
+
+
+@contextlib.contextmanager
+def extended(some: Sequence[View]) -> Iterator[None]:
+    """Have these views beside kwire's own meanwhile, in the whole process; another thread that wants others waits."""
+    global _own
+    with _using:
+        before = _own
+        try:
+            _own = tuple(some)
+            needed.cache_clear()
+            yield
+        finally:
+            _own = before
+            needed.cache_clear()
+
+
+def own() -> tuple[View, ...]:
+    """The user's views, each after those that it reads."""
+    return _own
+
+
+def is_own(name: str) -> bool:
+    """Whether a view is the user's."""
+    return any(view.name == name for view in _own)
+
+
+def views() -> tuple[View, ...]:
+    """Every view, each after the views that it reads."""
+    return (*shipped(), *_own)
 
 
 @functools.lru_cache(1024)

@@ -36,7 +36,10 @@ def report(options: ReportOptions) -> int:
     target = _target(options.target)
     if options.out:
         output.check(options.out)
+    from kwire.reports import own_views
+
     with contextlib.ExitStack() as stack:
+        stack.enter_context(own_views.opened(options.views))
         datasets = _datasets(options, stack)
         with _doing("asking"):
             result = report_on(options, datasets, target)

@@ -40,12 +40,13 @@ BY_FIXTURE = {
 BY_FILE = {
     "spark": (
         "reports/spark/", "reports/test_views.py", "reports/test_views_witness.py", "reports/test_engines.py",
-        "reports/embedded/test_meanings.py", "reports/test_sql.py",
+        "reports/embedded/test_meanings.py", "reports/test_sql.py", "test_notebooks.py",
     ),
     "broker": (
         "brokers/", "replay/test_replaying.py", "replay/test_commands.py", "replay/test_shadowing.py",
         "replay/send/test_workers.py", "analyzer/live/test_watch.py", "analyzer/live/test_analyze.py",
         "analyzer/live/test_record.py", "captures/live/", "replay/send/test_login.py", "replay/test_regressions.py",
+        "analyzer/findings/test_extensions.py",
     ),
     "browser": ("reports/view/test_page.py", "reports/view/test_page_late.py", "reports/view/test_page_lists.py"),
     "fuzz": ("fuzz/", "captures/chunks/test_chunks.py", "analyzer/test_secrets.py"),

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -190,9 +192,28 @@ def test_a_users_typed_program_passes_mypy(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "mypy", *options, str(program), str(wrong)],
         cwd=tmp_path, capture_output=True, text=True, check=False,
+        env={**os.environ, "MYPYPATH": str(ROOT)},  # mypy does not see what an editable installation finds by a hook
     )  # fmt: skip
     assert "users.py" not in done.stdout
     assert done.stdout.count("wrong.py:") >= 3, done.stdout
+
+
+def test_a_users_typed_program_passes_pyright(tmp_path: Path) -> None:
+    pyright = shutil.which("pyright")
+    if pyright is None:
+        pytest.skip("no pyright to check a user's program with: npm install --global pyright")
+    (tmp_path / "users.py").write_text(USER, encoding="utf-8")
+    (tmp_path / "wrong.py").write_text(
+        "import kwire\nkwire.nonsense\nkwire.findings(1)\nkwire.replay('x', nowhere=1)\n"
+    )
+    settings = {"extraPaths": [str(ROOT)], "typeCheckingMode": "strict", "pythonVersion": "3.11"}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings), encoding="utf-8")
+    command = [pyright, "--outputjson", "--pythonpath", sys.executable, "users.py", "wrong.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    errors = [error for error in json.loads(done.stdout)["generalDiagnostics"] if error["severity"] == "error"]
+    files = [Path(error["file"]).name for error in errors]
+    assert "users.py" not in files, errors
+    assert files.count("wrong.py") >= 3, errors
 
 
 if __name__ == "__main__":

@@ -193,6 +193,32 @@ class _Keys:
         return Stage(self.files.log, live=self._live) if self.files is not None else None
 
 
+@dataclass(slots=True)
+class _Advertised:
+    """Look up the brokers of a point.
+
+    This is not the engine itself, which `Flows` must not hold: its windows would stay until garbage is collected.
+    """
+
+    point: CapturePoint
+    settings: Settings
+
+    def __call__(self) -> set[tuple[int, int]]:
+        """Return the (address, port) of brokers that Metadata names by addresses in all of the point's files.
+
+        A stream is read once, and says nothing of what comes."""
+        if not self.point.paths or "-" in self.point.paths:
+            return set()
+        settings = replace(self.settings, keep_messages=False, keep_records=False)
+        engine = Engine(self.point, settings, legs=False)
+        ends = set()
+        for window in engine.windows():
+            for _, host, port, *_ in window.brokers.tolist():
+                with suppress(ValueError):
+                    ends.add((address_of(window.names.strings[host]), port & 0xFFFF))
+        return ends
+
+
 class Engine:
     """One capture point being read. `flows` knows connections, `merging` names them, `reader` knows files and notes;
     `done_packets` is how many packets the windows handed out so far cover.
@@ -222,7 +248,7 @@ class Engine:
         self._leaving = False
         self._live = "-" in point.paths
         self._keys = _Keys(settings.keylogs, self.reader, self._live)
-        self._point = point
+        self._advertised = _Advertised(point, settings)
         self.flows = Flows(alone=share is not None and share.alone, advertised=self._advertised if legs else None)
         self.merging = ShardMerger(point.name, max(1, settings.shards), self.flows, self.reader.files)
         self.packets = 0
@@ -257,23 +283,8 @@ class Engine:
     def go_on(self, point: CapturePoint, until: int | None = None) -> None:
         """All files so far have been read, and the capture was not over (`windows`): these follow. `until`: as
         `Reader.go_on` takes it."""
-        self._point = point
+        self._advertised.point = point
         self.reader.go_on(point, until)
-
-    def _advertised(self) -> set[tuple[int, int]]:
-        """Return the (address, port) of brokers that Metadata names by addresses in all of the point's files.
-
-        A stream is read once, and says nothing of what comes."""
-        if not self._point.paths or "-" in self._point.paths:
-            return set()
-        settings = replace(self.settings, keep_messages=False, keep_records=False)
-        engine = Engine(self._point, settings, legs=False)
-        ends = set()
-        for window in engine.windows():
-            for _, host, port, *_ in window.brokers.tolist():
-                with suppress(ValueError):
-                    ends.add((address_of(window.names.strings[host]), port & 0xFFFF))
-        return ends
 
     def take_up(self, secrets: Sequence[bytes] = ()) -> None:
         """Take up connections that another engine stored without their TLS keys.

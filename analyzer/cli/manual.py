@@ -56,8 +56,8 @@ class View(Protocol):
 def page(topic: str, views: Sequence[View]) -> str:
     """The text about a topic, a table or a view. Raises UsageError: there is nothing about it."""
     if topic in _PAGES:
-        text = rendered(_PAGES[topic].read_text(encoding="utf-8"))
-        return text + "\n" + _table("findings") if topic == "findings" else text
+        text = _PAGES[topic].read_text(encoding="utf-8")
+        return _findings(text) if topic == "findings" else rendered(text)
     from kwire.analyzer.dataset import tables
 
     if topic == "tables":
@@ -73,6 +73,17 @@ def page(topic: str, views: Sequence[View]) -> str:
     near = difflib.get_close_matches(topic, [*TOPICS, *tables.TABLES, *by_name], 1)
     there = f"there are {', '.join(TOPICS)}, every command, table and view"
     raise UsageError(f"no help about {topic!r}", f"did you mean {near[0]}? {there}" if near else there)
+
+
+def _findings(text: str) -> str:
+    """The rules of kwire, those of installed packages, and the table of findings. Raises ExtensionError."""
+    from kwire.analyzer.common import extensions
+
+    if extensions.installed(extensions.RULES):
+        from kwire.analyzer.findings import manual  # loads them
+
+        text += manual.of_packages()
+    return rendered(text) + "\n" + _table("findings")
 
 
 def _table(name: str) -> str:

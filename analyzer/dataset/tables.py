@@ -164,6 +164,30 @@ _RECORD_SET = (
         ("side", pa.string(), "`produce` (in a request) or `fetch` (in a response); null in a log segment."),
     ),
 )
+DISCARDED = pa.list_(
+    pa.struct(
+        [
+            ("rule", pa.string()),
+            ("code", pa.int16()),
+            ("error", pa.string()),
+            ("count", pa.int64()),
+            ("early", pa.int64()),
+        ]
+    )
+)
+WRONG_TRANSACTIONS = pa.list_(
+    pa.struct(
+        [
+            ("capture", pa.string()),
+            ("connection", pa.string()),
+            ("exchange", pa.int64()),
+            ("transactional_id", pa.string()),
+            ("committed", pa.bool_()),
+            ("found", pa.string()),
+            ("records", pa.int64()),
+        ]
+    )
+)
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 # fmt: off
@@ -286,7 +310,7 @@ CONNECTIONS = (
         ("sacked_segment_to_broker", pa.int64(),
          "Payload bytes of the longest segment that came to the broker behind a hole, as its SACK says."),
         ("sacked_segment_to_client", pa.int64(), "The same to the client."),
-        ("longest_silence_us", pa.int64(), "The longest time between two packets, copies apart."),
+        ("longest_silence_us", pa.int64(), "The longest time between two packets."),
         ("longest_silence_end", TIME, "When it ended."),
         ("closed_by", pa.string(), "Whose FIN or RST came first: `client`, `broker`; null: neither's."),
         ("closed_after", pa.string(),
@@ -405,9 +429,12 @@ OUTCOMES = (
         ("verdict", pa.string(),
          "`answered` (both sides were, so they can be compared), `not_comparable` (sent, and one side has no answer by "
          "nature or in the capture: `rule`), `unanswered` (the target owed an answer), `skipped`, `not_sent`."),
-        ("rule", pa.string(), "The rule of replay/README.md that explains it; null where none was needed."),
+        ("rule", pa.string(), "The rule of docs/reference/replay.md that explains it; null where none was needed."),
         ("reason", pa.string(), "What the rule found, in words; null where the rule says it all."),
         ("retries", STRINGS, "Rules by which it was sent again, split, or something was asked for first; empty: none."),
+        ("discarded", DISCARDED,
+         "Answers in place of which it was sent again, by rule: the error (`code` null: its connection ended first), "
+         "how many, and how many `early`: within 5 s after the topic, group or transactional id was first used."),
         ("scheduled", TIME, "When it was due."),
         ("sent", TIME, "When it was handed to the connection, the last time."),
         ("answered", TIME, "When its answer (the last part of it) was read."),
@@ -443,7 +470,11 @@ AUDIT = (
         ("acknowledged", pa.int64(), "Records that the target acknowledged in the replay."),
         ("readable", pa.int64(),
          "Those of them that are there, each at the offset that the target gave it; null: it could not be read."),
-        ("missing", pa.int64(), "Those that are not; null: it could not be read."),
+        ("missing", pa.int64(), "Those that are nowhere in what was read; null: it could not be read."),
+        ("displaced", pa.int64(), "Those that lie at another offset than the target gave; null: as of `missing`."),
+        ("alignment", pa.string(),
+         "How the log differs from what was acknowledged, by content, as in `1 missing at 19, 92 after it one lower`; "
+         "null: it does not, or as of `missing`."),
         ("out_of_order", pa.int64(),
          "Records that the target has in another order than their producer (without a producer id: their client) had "
          "them stored in when captured."),
@@ -454,6 +485,15 @@ AUDIT = (
         ("unclaimed", pa.int64(),
          "Records before the last of these, at offsets that no answer gave, as of a batch that was stored twice; null: "
          "as of `missing`, or the topic may have had records before, or an answer to what was produced is lacking."),
+        ("hidden", pa.int64(),
+         "Records of committed transactions that readers at `read_committed` do not get; null: as of `missing`, or "
+         "there are no transactions whose end was captured and acknowledged."),
+        ("visible", pa.int64(), "Records of aborted transactions that they get; null: as of `hidden`."),
+        ("left_open", pa.int64(),
+         "Records of transactions whose end the target acknowledged and which it left open; null: as of `hidden`."),
+        ("transactions", WRONG_TRANSACTIONS,
+         "The EndTxn requests whose records these are (at most 1,000): the captured exchange, whether it committed, "
+         "how the target has the records (`hidden`, `visible`, `open`), and how many."),
     ),
 )
 # fmt: on

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from kwire.analyzer.findings import root_causes
-from kwire.analyzer.findings.capture import ANSWERED, NO_CODE, SECOND, Attempt, CaptureFrame, api_name, once
+from kwire.analyzer.findings.capture import ANSWERED, NO_CODE, SECOND, SILENT, Attempt, CaptureFrame, api_name, once
 from kwire.analyzer.findings.error_answers import EXPLANATIONS
 from kwire.analyzer.findings.rules import Limits, Match, rule
 from kwire.analyzer.findings.runs import Trouble
 from kwire.analyzer.findings.wording import client, count, lasting, listed, name, share, some
 from kwire.analyzer.frame import arrow, spill
 from kwire.analyzer.frame.frame import NULL
-from kwire.analyzer.frame.grouping import rows_by_key
+from kwire.analyzer.frame.grouping import max_by, rows_by_key
 from kwire.analyzer.protocol import api_keys, errors
 
 _BOOTSTRAP = (
@@ -159,14 +159,15 @@ def _clients(capture: CaptureFrame) -> list[_Client]:
     asks = asks[(rows.status[asks] == ANSWERED) & (rows.error[asks] == 0) & (rows.request_time[asks] != NULL)]
     topics_of = _topics(capture, asks)
     asks_of = rows_by_key(np.arange(len(asks)), capture.client[asks])
-    led_by = _only_leaders(capture)
-    known = []
+    links_of = rows_by_key(np.arange(len(capture.client_of)), capture.client_of)
+    work, known = _work(capture), []
     for (number,), told_rows in rows_by_key(metadata, capture.client[metadata]).items():
         informed_at = int(rows.response_end[told_rows].min())
         later = [at for at in asks_of.get((number,), _NONE).tolist() if rows.request_time[asks[at]] >= informed_at]
         of_coordinators = rows.api[asks[later]] == api_keys.FIND_COORDINATOR
         wanted = [at for at, other in zip(later, of_coordinators.tolist(), strict=True) if other or topics_of[at]]
-        links = np.flatnonzero(capture.client_of == number)
+        links = links_of.get((number,), _NONE)
+        served = frozenset(work.served.get(number, ()))
         known.append(
             _Client(
                 number,
@@ -175,9 +176,10 @@ def _clients(capture: CaptureFrame) -> list[_Client]:
                 tuple(sorted(int(rows.request_time[asks[at]]) for at in wanted)),
                 frozenset(topic for at in wanted for topic in topics_of[at]),
                 frozenset(capture.brokers[at] for at in arrow.distinct(capture.broker_of[links]).tolist()),
-                *_work(capture, number, led_by),
+                bool(work.well[number]) or bool(served),
+                served,
                 _moved_on(capture, told_rows, informed_at),
-                _waits(capture, number, told_rows, informed_at),
+                work.last_asked[number] <= informed_at and _waits(capture, links, told_rows, informed_at),
             )
         )
     return known
@@ -211,19 +213,38 @@ def _only_leaders(capture: CaptureFrame) -> dict[tuple[str, int], int]:
     return {place: next(iter(nodes)) for place, nodes in _leaders(capture).items() if len(nodes) == 1}
 
 
-def _work(capture: CaptureFrame, number: int, led_by: Mapping[tuple[str, int], int]) -> tuple[bool, frozenset[int]]:
-    """Whether a client worked, and the nodes whose partitions it wrote or read."""
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """Work of clients, with a value for each in arrays.
+
+    well        bool: a request that only the right broker answers got an answer
+    last_asked  int64: time of the last request, us
+    served      nodes whose partitions a client wrote or read, by its number; -1: of partitions whose leader changed
+    """
+
+    well: np.ndarray
+    last_asked: np.ndarray
+    served: dict[int, set[int]]
+
+
+def _work(capture: CaptureFrame) -> _Work:
+    """Return what every client did, in one pass over exchanges and one over their topic-partitions."""
     rows, parts = capture.exchanges, capture.partitions
-    own_rows = spill.true_rows((capture.client == number) & (rows.status <= 1))
-    own_rows = own_rows[~arrow.among(rows.api[own_rows], _BOOTSTRAP)]
-    good = own_rows[(rows.error[own_rows] == 0) | (rows.error[own_rows] == NO_CODE)]
-    of_leaders = own_rows[arrow.among(rows.api[own_rows], _OF_LEADERS)]
-    served = set()
-    if len(of_leaders):
-        chosen = spill.true_rows(arrow.among(parts.owner, of_leaders) & (parts.error == 0))
-        for place in arrow.distinct(parts.topic_partition[chosen]).tolist():
-            served.add(led_by.get(capture.topic_partitions[place], -1))
-    return bool(len(good)) or bool(served), frozenset(served)
+    well = np.zeros(len(capture.clients), np.bool_)
+    for block in spill.blocks(len(rows)):
+        whose, error = capture.client[block], rows.error[block]
+        good = ((error == 0) | (error == NO_CODE)) & (rows.status[block] <= SILENT)
+        well[whose[good & ~arrow.among(rows.api[block], _BOOTSTRAP)]] = True
+    pairs = []
+    for block in spill.blocks(len(parts.owner)):
+        owner, where = parts.owner[block], parts.topic_partition[block].astype(np.int64)
+        good = (parts.error[block] == 0) & (rows.status[owner] <= SILENT) & arrow.among(rows.api[owner], _OF_LEADERS)
+        pairs.append(arrow.distinct(where[good] << 32 | capture.client[owner[good]]))
+    led_by = _only_leaders(capture)
+    served: dict[int, set[int]] = defaultdict(set)
+    for pair in arrow.distinct(np.concatenate([_NONE, *pairs])).tolist():
+        served[pair & 0xFFFFFFFF].add(led_by.get(capture.topic_partitions[pair >> 32], -1))
+    return _Work(well, max_by(capture.client, rows.request_time, len(capture.clients), NULL), served)
 
 
 def _moved_on(capture: CaptureFrame, told_rows: np.ndarray, informed_at: int) -> frozenset[int]:
@@ -237,13 +258,10 @@ def _moved_on(capture: CaptureFrame, told_rows: np.ndarray, informed_at: int) ->
     )
 
 
-def _waits(capture: CaptureFrame, number: int, told_rows: np.ndarray, informed_at: int) -> bool:
-    """Whether a client asked for topics and then for nothing, although its connection stays open for ten seconds."""
-    rows = capture.exchanges
-    own_rows = spill.true_rows((capture.client == number) & (rows.request_time != NULL))
-    if capture.span[1] - informed_at < _QUIET_US or (rows.request_time[own_rows] > informed_at).any():
+def _waits(capture: CaptureFrame, links: np.ndarray, told_rows: np.ndarray, informed_at: int) -> bool:
+    """Whether a client that asked for topics, and then for nothing, stays connected for ten seconds."""
+    if capture.span[1] - informed_at < _QUIET_US:
         return False
-    links = np.flatnonzero(capture.client_of == number)
     ended = capture.link_times("last_time")[links]
     stays = [capture.closed[link] == "open" for link in links.tolist()] | (ended - informed_at >= _QUIET_US)
     return bool(stays.any()) and any(_topics(capture, told_rows))
@@ -358,7 +376,7 @@ def _not_followed(capture: CaptureFrame, at: Limits, reported: set[str]) -> Iter
         informed = [of for of in everybody if of.by & address.by]
         if address.text in reported or not informed or any(_gone(capture, address)):
             continue
-        if any(_reached(address, of, _sent_to(capture, of)) for of in informed):
+        if any(_reached(address, of, _sent_to(capture)[of.by]) for of in informed):
             continue
         stuck = [of for of in informed if _is_stuck(capture, at, address, of)]
         if stuck:
@@ -369,9 +387,10 @@ def _not_followed(capture: CaptureFrame, at: Limits, reported: set[str]) -> Iter
         yield _unfollowed(capture, by, [address for address, _ in unfollowed], informed, stuck)
 
 
-def _sent_to(capture: CaptureFrame, of: _Client) -> list[Address]:
-    """Addresses that a client was told."""
-    return [address for address in addresses(capture) if address.by & of.by]
+@once
+def _sent_to(capture: CaptureFrame) -> dict[frozenset[str], list[Address]]:
+    """Addresses that clients were told, by the end points that told them."""
+    return {by: [at for at in addresses(capture) if at.by & by] for by in {of.by for of in _clients(capture)}}
 
 
 def _gone(capture: CaptureFrame, address: Address) -> Iterator[bool]:
@@ -386,7 +405,7 @@ def _is_stuck(capture: CaptureFrame, at: Limits, address: Address, of: _Client) 
         return False  # the capture may lack its other connections
     if address.is_loopback and not of.worked and not _is_on_loopback(capture, of):
         return capture.span[1] - of.informed_at >= at.seconds * SECOND
-    if of.waits and not address.is_loopback and len(_sent_to(capture, of)) == 1:
+    if of.waits and not address.is_loopback and len(_sent_to(capture)[of.by]) == 1:
         return True
     again = of.asks
     often = len(again) >= at.asks and again[-1] - of.informed_at <= at.every_s * SECOND * len(again)

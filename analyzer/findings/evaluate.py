@@ -19,6 +19,7 @@ from kwire.analyzer.findings import (  # noqa: F401  (each registers its rules)
     cluster,
     commits,
     error_answers,
+    extensions,
     fetch,
     fetch_waits,
     foreign_protocols,
@@ -50,7 +51,8 @@ from kwire.analyzer.findings.rules import FAMILIES, RULES, Finding, Match, Rule,
 from kwire.analyzer.findings.wording import UNREAD, count
 from kwire.analyzer.frame.frame import NULL
 from kwire.analyzer.frame.parquet import RowGroups
-from kwire.analyzer.frame.spill import reuse
+from kwire.analyzer.frame.spill import Cancelled, reuse
+from kwire.captures.errors import KwireError
 
 MOST = 50
 """Findings of one code and severity that are listed for a capture point; more are counted."""
@@ -71,8 +73,8 @@ def judged(source: RowGroups, query: Query = USUAL) -> list[tuple[str, Finding]]
 
 
 def concerned(query: Query) -> frozenset[str]:
-    """Rules whose findings may differ from those that `analyze` stored."""
-    return frozenset(code for code, rule in RULES.items() if concerns(query, rule))
+    """Rules whose findings may differ from those that `analyze` stored; packages may have come, gone or changed."""
+    return extensions.codes() | {code for code, rule in RULES.items() if concerns(query, rule)}
 
 
 def of_point(capture: CaptureFrame, only: Collection[str] | None = None) -> list[Finding]:
@@ -94,13 +96,26 @@ def of_point(capture: CaptureFrame, only: Collection[str] | None = None) -> list
         if only is None:
             capture.load()
         for rule in rules:
-            some = [_finding(capture, rule, match) for match in rule.check(capture, limits_of(rule, capture.query))]
-            findings += _reported(rule, some)
+            findings += _reported(rule, _matched(capture, rule))
     return sorted(findings, key=_rank)
 
 
 def _in_order() -> Iterable[Rule]:
-    return sorted(RULES.values(), key=lambda rule: _ORDER[rule.family])  # stable: as the files have them
+    """Rules by family, as the files have them; those of packages last: what they do to an array harms no other."""
+    return sorted(RULES.values(), key=lambda rule: (rule.package is not None, _ORDER[rule.family]))
+
+
+def _matched(capture: CaptureFrame, rule: Rule) -> list[Finding]:
+    """Findings of one rule. Where a package's rule fails, a finding says so."""
+    limits = limits_of(rule, capture.query)
+    if rule.package is None:
+        return [_finding(capture, rule, match) for match in rule.check(capture, limits)]
+    try:
+        return [_finding(capture, rule, extensions.checked(match)) for match in rule.check(capture, limits)]
+    except (KwireError, Cancelled):
+        raise
+    except Exception as failure:
+        return [extensions.unfinished(rule, failure)]
 
 
 def _rank(finding: Finding) -> tuple[Any, ...]:
@@ -222,3 +237,6 @@ def summary(findings: Iterable[tuple[str, Finding]]) -> dict[str, Any]:
         for capture, finding in ordered[:LISTED]
     ]
     return {**counts, "worst": worst}
+
+
+extensions.load()

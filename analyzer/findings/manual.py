@@ -45,14 +45,27 @@ Thresholds (`--threshold CODE.NAME=VALUE`, or `--thresholds FILE`, TOML: a table
 
 
 def markdown() -> str:
-    """All rules, family by family."""
+    """All rules of kwire itself, family by family."""
     policies = ", ".join(f"`{name}={value}`" for name, value in POLICIES.items())
-    parts = [_HEAD.format(count=len(RULES), most=evaluate.MOST, policies=policies)]
+    own = [rule for rule in RULES.values() if rule.package is None]
+    parts = [_HEAD.format(count=len(own), most=evaluate.MOST, policies=policies)]
     for family, about in FAMILIES.items():
-        family_rules = [rule for rule in RULES.values() if rule.family == family]
+        family_rules = [rule for rule in own if rule.family == family]
         parts.append(f"\n## {family.capitalize()}\n\n{about}\n")
         parts += [_section(rule) for rule in family_rules]
     return "".join(parts)
+
+
+def of_packages() -> str:
+    """Rules of installed packages, package by package; empty: there are none."""
+    by_package: dict[str, list[Rule]] = {}
+    for rule in RULES.values():
+        if rule.package is not None:
+            by_package.setdefault(rule.package, []).append(rule)
+    return "".join(
+        "".join([f"\n## Rules of the package {package}\n", *map(_section, rules)])
+        for package, rules in sorted(by_package.items())
+    )
 
 
 def _section(rule: Rule) -> str:
@@ -82,7 +95,8 @@ def explained(rule: Rule) -> str:
         ("judged by", rule.evidence),
         ("thresholds", limits or "none"),
     )
-    out = [f"{rule.code}: {rule.severity}, family {rule.family}"]
+    package = f", of the package {rule.package}" if rule.package is not None else ""
+    out = [f"{rule.code}: {rule.severity}, family {rule.family}{package}"]
     for title, text in parts:
         first, *rest = textwrap.wrap(text, 86, break_on_hyphens=False)
         out += [f"  {title:<10}  {first}", *(f"{'':14}{line}" for line in rest)]

@@ -104,9 +104,9 @@ def _hanging(capture: CaptureFrame) -> set[tuple[str, int]]:
     hanging = RULES["hanging-transaction"]
     matches = hanging.check(capture, limits_of(hanging, capture.query))
     out = set()
-    for match in matches:
-        partitions = (match.what.get("partition") or "").split(",")
-        out |= {(match.what.get("topic") or "", int(text)) for text in partitions if text.strip().isdigit()}
+    for match in matches:  # of several topics it does not say which partition is whose
+        partitions = [int(text) for text in (match.what.get("partition") or "").split(",") if text.isdigit()]
+        out |= {(topic, number) for topic in (match.what.get("topic") or "").split(",") for number in partitions}
     return out
 
 

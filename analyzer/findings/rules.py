@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from kwire.analyzer.findings.capture import CaptureFrame
-from kwire.analyzer.findings.query import Evidence, Query, Severity
+from kwire.analyzer.findings.query import SEVERITIES, Evidence, Query, Severity
 
 FAMILIES = {
     "quality": "What the capture itself lacks. Said first, for it silences others.",
@@ -76,7 +76,8 @@ class Finding:
 class Rule:
     """A rule. `sentence`: an example of its text; `why`: the reason for its threshold; `suppressed_when`: when it
     reports nothing; `evidence`: the traffic that proves it; `limits`: its thresholds by name; `depends_on`: what else
-    of a `Query` it depends on: policies, or `target`; `by_clock`: it uses the order or the length of times."""
+    of a `Query` it depends on: policies, or `target`; `by_clock`: it uses the order or the length of times; `package`:
+    the installed package that declares it, None: kwire itself."""
 
     code: str
     family: str
@@ -90,6 +91,7 @@ class Rule:
     depends_on: frozenset[str]
     by_clock: bool
     check: Check
+    package: str | None = None
 
 
 class Limits:
@@ -134,8 +136,12 @@ def rule(
     """Register a function as the check of a rule."""
 
     def register(check: Check) -> Check:
-        assert code not in RULES, code
-        assert family in FAMILIES, family
+        if code in RULES:
+            raise ValueError(f"there is a rule {code} already")
+        if family not in FAMILIES:
+            raise ValueError(f"rule {code}: {family} is none of the families {', '.join(FAMILIES)}")
+        if severity not in SEVERITIES:
+            raise ValueError(f"rule {code}: {severity} is none of {', '.join(SEVERITIES)}")
         suppressed = suppressed_when + _CLOCK if by_clock else suppressed_when
         texts = (code, family, severity, sentence, why, suppressed, advice, evidence)
         RULES[code] = Rule(*texts, limits, frozenset(depends_on), by_clock, check)

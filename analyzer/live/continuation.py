@@ -26,7 +26,7 @@ import numpy as np
 from kwire.analyzer.analysis.control_exchanges import NEVER
 from kwire.analyzer.analysis.latency import Latency
 from kwire.analyzer.analysis.transactions import ABOUT
-from kwire.analyzer.api import findings_of
+from kwire.analyzer.api import findings_of, load_extensions
 from kwire.analyzer.bulk.engine import Engine
 from kwire.analyzer.bulk.rows import Window
 from kwire.analyzer.checkpoints.checkpoint import copied
@@ -104,6 +104,7 @@ class Continuation:
     """See above. Raises CaptureError and DatasetError."""
 
     def __init__(self, stretches: Rotations, how: ReadOptions, choice: AnalysisOptions) -> None:
+        load_extensions(choice)
         settings = how.settings(choice.keep)
         self._settings = dataclasses.replace(settings, keep_records=choice.keep_records)
         self._stretches, self._choice = stretches, choice

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from kwire.analyzer.api import findings_of
+from kwire.analyzer.api import findings_of, load_extensions
 from kwire.analyzer.checkpoints.resumable_reader import ResumableReader
 from kwire.analyzer.cli import commands
 from kwire.analyzer.dataset.dataset import Dataset, DatasetError, Writer
@@ -77,6 +77,7 @@ class FolderAnalysis:
     """See above; `step` does one. Raises CaptureError, DatasetError and CheckpointError."""
 
     def __init__(self, folder: str, out: str, how: ReadOptions, choice: AnalysisOptions, wait: bool = False) -> None:
+        load_extensions(choice)
         self.result: Dataset | None = None
         self._name = os.path.basename(os.path.realpath(folder)) or folder
         self._folder, self._out = folder, Path(out)

@@ -186,3 +186,12 @@ class EngineOptions(SparkOptions):
         default="auto",
         help="what answers: Spark, or an engine inside this process (default: this one, where it is installed)",
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewsOptions:
+    """Questions in SQL of one's own."""
+
+    views: str | None = option(
+        "--views", metavar="DIR", help="questions of your own beside kwire's views: a file NAME.sql each"
+    )

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from kwire.analyzer.options.common import CommandOptions, EngineOptions, KeylogOptions, ReadArguments
+from kwire.analyzer.options.common import CommandOptions, EngineOptions, KeylogOptions, ReadArguments, ViewsOptions
 from kwire.analyzer.options.declare import argument, flag, option, repeated
 
 
 @dataclass(frozen=True, kw_only=True)
-class SqlOptions(EngineOptions, KeylogOptions, CommandOptions):
+class SqlOptions(EngineOptions, ViewsOptions, KeylogOptions, CommandOptions):
     """Options of `kwire sql`."""
 
     examples: ClassVar[tuple[tuple[str, str], ...]] = (
@@ -34,7 +34,7 @@ class SqlOptions(EngineOptions, KeylogOptions, CommandOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportOptions(ReadArguments, EngineOptions, CommandOptions):
+class ReportOptions(ReadArguments, EngineOptions, ViewsOptions, CommandOptions):
     """Options of `kwire report`."""
 
     examples: ClassVar[tuple[tuple[str, str], ...]] = (

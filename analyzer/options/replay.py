@@ -128,6 +128,9 @@ class SendOptions:
         help="surviving (default): what --seed-topics makes deletes nothing by age or size",
     )
     partial: bool = flag("--partial", help="send what fits, where topics have fewer partitions")
+    missing_topics_ok: bool = flag(
+        "--missing-topics-ok", help="send all the same where the target lacks topics (without it: exit code 2)"
+    )
     yes: bool = flag("--yes", help="write to topics that are not empty")
     same_cluster: bool = flag(
         "--same-cluster", help="replay at the very cluster that was captured (without it: exit code 2)"

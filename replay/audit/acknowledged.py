@@ -4,13 +4,15 @@ In: the pairs of a RUN (`kwire.replay.diff.pairs`). Out: a `Partition` for each 
 it, it says what is missing and what is out of order. Pure. Rules: a record is there if its key, value and headers lie
 at the offset that the target gave for it, and no other one counts for it; of an order only what one producer (without
 an id: one client, on connections of which one had ended before the next wrote there) had stored when captured is a
-promise; what the replay itself deleted is not awaited.
+promise; what the replay itself deleted is not awaited; of a transaction whose EndTxn both sides answered without an
+error, readers of committed records get all records or none, as it said.
 """
 
 from __future__ import annotations
 
 import bisect
 import datetime
+import math
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,6 +21,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from kwire.analyzer.protocol import api_keys
+from kwire.replay.audit.alignment import Alignment, align
 from kwire.replay.diff.correspondence import TopicNames
 from kwire.replay.diff.pairs import Pair, decode
 from kwire.replay.diff.record_facts import DIGEST, FORMS, Form, Numbers, Reader, Record
@@ -27,9 +30,28 @@ Where = tuple[str, int]
 
 _UNKNOWN: Final = -1
 _NOT_SENT: Final = frozenset(("skipped", "not_sent", "not_planned"))
+_EPOCH: Final = slice(51, 53)
+"""Where a batch has its producer epoch (KIP-98)."""
 _TOGETHER: Final = 1_000
 _TOGETHER_BYTES: Final = 8 << 20
 """Requests, and bytes of theirs, that are decoded together; records fields, and bytes of theirs, that are opened so."""
+
+
+class Ended(NamedTuple):
+    """A transaction that an EndTxn ended: which exchange of the capture that is, and whether it committed."""
+
+    capture: str
+    connection: str
+    exchange: int
+    transactional_id: str
+    committed: bool
+
+
+MOST_STRAYS: Final = 200_000
+"""Records of a partition that lie where none is awaited and are held against those that are missing; with more of them
+nothing is looked for elsewhere."""
+MOST_TRANSACTIONS: Final = 1_000
+"""Transactions of a partition that are listed because the target did not end them as it was asked to; all count."""
 
 
 class Partition:
@@ -38,20 +60,35 @@ class Partition:
     a number for whose order it is, how many records, and how it should be stored (a place in `FORMS`); of each record
     its digest, and whether it was read. `otherwise`: how many are stored with another codec or timestamp type, by how;
     `alone`: nothing is there but what was acknowledged, as far as anybody knows; `unclaimed`: records that lie where
-    nothing was."""
+    nothing was.
+    A batch of a transaction has its number (-1: none); `ends`: by number, how those ended that did. Read once more as
+    a consumer of committed records does, it is known which records that one gets; `decided`: up to which offset the
+    target had ended all transactions by then."""
 
     def __init__(self) -> None:
         self.read = False
+        self.decided: int | None = None
+        self.ends: Mapping[int, Ended] = {}
         self.alone = False
         self.unclaimed = 0
+        self._strays: list[tuple[int, bytes]] | None = []
         self.otherwise: Counter[int] = Counter()
-        self._columns = tuple(array("q") for _ in range(4))
+        self._columns = tuple(array("q") for _ in range(5))
         self._forms = bytearray()
         self._digests = bytearray()
 
-    def add(self, base: int, captured: int, writer: int, digests: bytes, form: Form = FORMS[0]) -> None:
+    def add(
+        self,
+        base: int,
+        captured: int,
+        writer: int,
+        digests: bytes,
+        form: Form = FORMS[0],
+        transaction: int = _UNKNOWN,
+    ) -> None:
         """Records that were acknowledged together. `digests`: of each, one behind the other."""
-        for column, value in zip(self._columns, (base, captured, writer, len(digests) // DIGEST), strict=True):
+        row = base, captured, writer, len(digests) // DIGEST, transaction
+        for column, value in zip(self._columns, row, strict=True):
             column.append(value)
         self._forms.append(_FORM_AT[form])
         self._digests += digests
@@ -62,7 +99,7 @@ class Partition:
 
     def drop_below(self, offset: int) -> None:
         """Drop batches that begin before this offset, because they are deleted."""
-        base, _, _, count = (np.array(column) for column in self._columns)
+        base, _, _, count, _ = (np.array(column) for column in self._columns)
         stays = base >= offset
         digests = np.frombuffer(bytes(self._digests), np.uint8).reshape(-1, DIGEST)[np.repeat(stays, count)]
         self._columns = tuple(array("q", np.array(column)[stays].tobytes()) for column in self._columns)
@@ -72,10 +109,13 @@ class Partition:
     def settle(self) -> None:
         """To be called when all batches are there: of those with the same base offset only one was stored, the others
         count all the same. One that the captured broker took for the same too is no other one."""
-        self._base, self._captured, self._writer, self._count = (np.array(column) for column in self._columns)
+        self._base, self._captured, self._writer, self._count, self._transaction = (
+            np.array(column) for column in self._columns
+        )
         self._columns = ()
         self._start = np.concatenate([[0], np.cumsum(self._count)])
         self._found = np.zeros(int(self._start[-1]), np.uint8)
+        self._visible = np.zeros(int(self._start[-1]), np.uint8)
         order = np.argsort(self._base, kind="stable")
         bases = self._base[order]
         self._kept = np.ones(len(order), bool)
@@ -101,19 +141,63 @@ class Partition:
         """Behind the last."""
         return int((self._bases + self._count[self._sorted]).max())
 
+    @property
+    def ended(self) -> tuple[int, int] | None:
+        """From where to where records of transactions lie that were ended; None where there are none."""
+        rows = self._kept & np.isin(self._transaction, list(self.ends))
+        if not rows.any():
+            return None
+        return int(self._base[rows].min()), int((self._base + self._count)[rows].max())
+
+    def transaction_at(self, offset: int) -> int:
+        """The number of the transaction that this offset is of; -1 for none."""
+        at = int(np.searchsorted(self._bases, offset, "right")) - 1
+        if at < 0 or offset >= self._bases[at] + self._count[self._sorted[at]]:
+            return _UNKNOWN
+        return int(self._transaction[self._sorted[at]])
+
+    def see_committed(self, records: Iterable[Record]) -> None:
+        """Take note of records that a consumer of committed records gets."""
+        for record in records:
+            at = int(np.searchsorted(self._bases, record.offset, "right")) - 1
+            row = int(self._sorted[at]) if at >= 0 else _UNKNOWN
+            if row >= 0 and record.offset < self._base[row] + self._count[row]:
+                self._visible[int(self._start[row]) + record.offset - int(self._base[row])] = 1
+
+    def _wrong_transactions(self) -> dict[tuple[int, str], int]:
+        """How many records the target shows or hides against what EndTxn said, by transaction (its number) and how:
+        `hidden`, `visible`, or `open` where the target did not end it."""
+        if self.decided is None or not self.ends:
+            return {}
+        wrong: Counter[tuple[int, str]] = Counter()
+        open_one = self.transaction_at(self.decided)
+        for row in np.flatnonzero(self._kept & np.isin(self._transaction, list(self.ends))).tolist():
+            number = int(self._transaction[row])
+            begin, stop = int(self._start[row]), int(self._start[row + 1])
+            there = self._found[begin:stop] == 1
+            late = self._base[row] + np.arange(stop - begin) >= self.decided
+            if number == open_one:
+                wrong[number, "open"] += int((there & late).sum())
+            shown = self._visible[begin:stop] == 1
+            if self.ends[number].committed:
+                wrong[number, "hidden"] += int((there & ~late & ~shown).sum())
+            else:
+                wrong[number, "visible"] += int((there & ~late & shown).sum())
+        return {key: count for key, count in wrong.items() if count}
+
     def see(self, records: Iterable[Record]) -> None:
         """Take note of records that the target has."""
         data = [record for record in records if record.control is None]
         places = np.searchsorted(self._bases, np.array([record.offset for record in data], np.int64), "right") - 1
         for record, place in zip(data, places.tolist(), strict=True):
             if place < 0:
-                self.unclaimed += 1
+                self._stray(record, True)
                 continue
             batch = int(self._sorted[place])
             base = int(self._base[batch])
             # Of two that were acknowledged at one offset either may be what is stored there.
             some = (batch, *self._beside.get(base, ())) if self._beside else (batch,)
-            self.unclaimed += record.offset - base >= max(int(self._count[row]) for row in some)
+            unclaimed = record.offset - base >= max(int(self._count[row]) for row in some)
             for row in some:
                 at = int(self._start[row]) + record.offset - base
                 if at < self._start[row + 1] and self._digests[at * DIGEST : (at + 1) * DIGEST] == record.digest:
@@ -121,6 +205,27 @@ class Partition:
                     self.otherwise[record.form] += not self._found[at] and otherwise
                     self._found[at] = 1
                     break
+            else:
+                self._stray(record, unclaimed)
+
+    def _stray(self, record: Record, unclaimed: bool) -> None:
+        """Take note of a record that is not awaited where it lies."""
+        self.unclaimed += unclaimed
+        if self._strays is not None:
+            self._strays.append((record.offset, record.digest))
+            if len(self._strays) > MOST_STRAYS:
+                self._strays = None
+
+    def _alignment(self, offsets: Numbers, lost: Numbers) -> Alignment:
+        """Find the lost (offsets, places of their digests) elsewhere; they are missing where there are too many."""
+        strays = self._strays if self._strays is not None else []
+        digests = (bytes(self._digests[at * DIGEST : (at + 1) * DIGEST]) for at in lost.tolist())
+        return align(sorted(zip(offsets.tolist(), digests, strict=True)), sorted(strays))
+
+    def _is_unclaimed(self, offset: int) -> bool:
+        """Does an offset lie where no answer gave one?"""
+        place = int(np.searchsorted(self._bases, offset, "right")) - 1
+        return place < 0 or offset >= self._bases[place] + self._count[self._sorted[place]]
 
     def _begins_anew(self) -> bool:
         """Do captured offsets begin anew, of a topic that was deleted and made again? Then they are no order. (A batch
@@ -143,23 +248,40 @@ class Partition:
         batch = np.searchsorted(self._start, lost, "right") - 1
         lost, batch = lost[awaited[batch]], batch[awaited[batch]]
         offsets = self._base[batch] + lost - self._start[batch]
-        first = int(offsets.min()) if len(lost) else None
+        alignment = self._alignment(offsets, lost)
+        missing, moved = len(alignment.missing), len(alignment.moved)
+        first = min(alignment.missing, default=None)
+        claimed = sum(self._is_unclaimed(there) for _, there in alignment.moved)
         most = max(self.otherwise.items(), key=lambda each: each[1], default=(0, 0))
         records = self._kept
         captured = np.where(self._begins_anew(), -1, self._captured)
+        transactions = self._wrong_transactions() if self.read else {}
+        by_how = Counter[str]()
+        for (_, how), count in transactions.items():
+            by_how[how] += count
+        judged = self.read and self.decided is not None
         return {
             "topic": where[0],
             "partition": where[1],
             "acknowledged": total,
             "readable": total - len(lost) if self.read else None,
-            "missing": len(lost) if self.read else None,
+            "missing": missing if self.read else None,
+            "displaced": moved if self.read else None,
+            "alignment": alignment.text() if self.read and (missing or moved) else None,
             "out_of_order": out_of_order(
                 self._writer[records], captured[records], self._base[records], self._count[records]
             ),
             "first_missing_offset": first if self.read else None,
             "stored_otherwise": self.otherwise.total() if self.read else None,
             "stored_as": FORMS[most[0]].text() if most[1] and self.read else None,
-            "unclaimed": self.unclaimed if self.read and self.alone else None,
+            "unclaimed": self.unclaimed - claimed if self.read and self.alone else None,
+            "hidden": by_how["hidden"] if judged else None,
+            "visible": by_how["visible"] if judged else None,
+            "left_open": by_how["open"] if judged else None,
+            "transactions": [
+                {**self.ends[number]._asdict(), "found": how, "records": count}
+                for (number, how), count in sorted(transactions.items())[:MOST_TRANSACTIONS]
+            ],
         }
 
 
@@ -235,7 +357,8 @@ class _Writers:
 def acknowledged(
     pairs: Iterable[Pair], ends: Mapping[tuple[str, str], int], alone: bool = False
 ) -> dict[Where, Partition]:
-    """Partitions by their names on the target. `pairs`: requests to produce or to delete, in order of captured time;
+    """Partitions by their names on the target. `pairs`: requests to produce, to delete or to end transactions, in order
+    of captured time;
     `ends`: when each captured connection (capture, connection) sent its last request, us; `alone`: the topics had no
     records before."""
     acknowledged = _Acknowledged(_Writers(ends))
@@ -246,6 +369,7 @@ def acknowledged(
     acknowledged.settle()
     for where, partition in acknowledged.partitions.items():
         partition.settle()
+        partition.ends = acknowledged.ends
         partition.alone = alone and where not in acknowledged.unsure
     there = {old: new for new, old in renamed.items()}
     return {
@@ -284,11 +408,15 @@ class _Stored(NamedTuple):
 
 class _Acknowledged:
     """Partitions in the making, by their captured names. Records are opened many at a time (`settle`). `unsure`: those
-    that have records, perhaps, of which no answer says where."""
+    that have records, perhaps, of which no answer says where; `ends`: by a transaction's number, how it ended."""
 
     def __init__(self, writers: _Writers) -> None:
         self.partitions: dict[Where, Partition] = {}
         self.unsure: set[Where] = set()
+        self.ends: dict[int, Ended] = {}
+        self._open: dict[tuple[int, int], int] = {}  # by producer id and epoch: the number of its open transaction
+        self._transactions = 0
+        self._ending: list[tuple[int, tuple[int, int], Ended | None]] = []  # behind so many of those that wait
         self._waiting: list[_Stored] = []
         self._waiting_bytes = 0
         self._writers = writers
@@ -308,6 +436,8 @@ class _Acknowledged:
             self._produced(pair, request, answer.body, self._left)
             if len(self._waiting) >= _TOGETHER or self._waiting_bytes >= _TOGETHER_BYTES:
                 self.settle()
+        elif pair.api_key == api_keys.END_TXN:
+            self._ended(pair, request, answer.body)
         else:
             self.settle()
             _deleted(pair.api_key, answer.body, self._right, self.partitions)
@@ -327,8 +457,34 @@ class _Acknowledged:
                     self._waiting.append(stored)
                     self._waiting_bytes += len(stored.records)
 
+    def _ended(self, pair: Pair, request: dict[str, Any], answer: dict[str, Any]) -> None:
+        """A transaction ends. One that either side refused goes on; where the captured answer is not known nobody knows
+        how it ended."""
+        captured = pair.left.decoded_answer(api_keys.END_TXN)
+        known = captured is not None and captured.body is not None
+        if known and captured.body["errorCode"]:  # type: ignore[index, union-attr]
+            return
+        ended = None
+        if known and not answer["errorCode"]:
+            row = pair.row
+            exchange = str(row["capture"]), str(row["connection"]), int(row["exchange"])
+            ended = Ended(*exchange, request["transactionalId"], request["committed"])
+        self._ending.append((len(self._waiting), (request["producerId"], request["producerEpoch"]), ended))
+
+    def _end(self, before: float) -> None:
+        """Let transactions end that ended before so many of those that waited had been sent."""
+        while self._ending and self._ending[0][0] <= before:
+            _, producer, ended = self._ending.pop(0)
+            number = self._open.pop(producer, None)
+            if number is not None and ended is not None:
+                self.ends[number] = ended
+
     def settle(self) -> None:
         """Open what waits."""
+        self._open_waiting()
+        self._end(math.inf)
+
+    def _open_waiting(self) -> None:
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
         if not waiting:
             return
@@ -336,7 +492,8 @@ class _Acknowledged:
         length = np.array([len(stored.records) for stored in waiting], np.int64)
         content = self._reader.content(heap, np.cumsum(length) - length, length)
         ends = np.searchsorted(content.field, np.arange(len(waiting) + 1)).tolist()
-        for stored, first, end in zip(waiting, ends, ends[1:], strict=False):
+        for at, (stored, first, end) in enumerate(zip(waiting, ends, ends[1:], strict=False)):
+            self._end(at)
             if first == end:
                 continue
             writer = self._writers.number(stored.where, stored.pair, int(content.producer_id[first]))
@@ -346,7 +503,15 @@ class _Acknowledged:
             partition = self.partitions.get(stored.where)
             if partition is None:
                 partition = self.partitions[stored.where] = Partition()
-            partition.add(stored.base, captured, writer, digests, form)
+            transaction = _UNKNOWN
+            if content.transactional[first]:
+                epoch = int.from_bytes(stored.records[_EPOCH], "big", signed=True)
+                producer = int(content.producer_id[first]), epoch
+                if producer not in self._open:
+                    self._open[producer] = self._transactions
+                    self._transactions += 1
+                transaction = self._open[producer]
+            partition.add(stored.base, captured, writer, digests, form, transaction)
 
     def _forms(self, pair: Pair) -> dict[Where, Form]:
         """How batches were sent to the target where that is not as they were captured: it may take older message sets

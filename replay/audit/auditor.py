@@ -19,11 +19,14 @@ from kwire.analyzer.protocol import api_keys
 from kwire.replay.audit import log_reader
 from kwire.replay.audit.acknowledged import acknowledged
 from kwire.replay.diff import pairs
+from kwire.replay.diff.audit_results import OF_TRANSACTIONS
 from kwire.replay.send import link
 from kwire.replay.send import target as targets
 from kwire.replay.send.reach import Reach
 
 TABLE: Final = "audit"
+_IDS: Final = 3
+"""Transactional ids that a line names."""
 _TIMEOUT: Final = 10.0
 
 
@@ -42,22 +45,35 @@ class Audit:
 
     @property
     def clean(self) -> bool:
-        """Is all there, as far as it could be read, and in order?"""
-        return not self.total("missing") and not self.total("out_of_order")
+        """Is all there, as far as it could be read, in order, and visible or hidden as EndTxn said?"""
+        return not any(map(self.total, ("missing", "displaced", "out_of_order", *OF_TRANSACTIONS)))
 
     def as_dict(self) -> dict[str, Any]:
         """For `--json`."""
-        columns = ("acknowledged", "readable", "missing", "out_of_order", "stored_otherwise", "unclaimed")
+        of_records = (
+            "acknowledged",
+            "readable",
+            "missing",
+            "displaced",
+            "out_of_order",
+            "stored_otherwise",
+            "unclaimed",
+        )
+        columns = (*of_records, *OF_TRANSACTIONS)
         return {**{name: self.total(name) for name in columns}, "partitions": list(self.rows), "unread": self.unread}
 
     def text(self) -> str:
         """For a person, in a line."""
         records, missing, moved = (self.total(name) for name in ("acknowledged", "missing", "out_of_order"))
+        if not records:
+            return "no record was acknowledged, so there is none to look for"
         text = f"{records:,} records were acknowledged in {len(self.rows)} partitions: "
         if missing:
             worst = max(self.rows, key=lambda row: row["missing"] or 0)
             where = f"{worst['topic']}-{worst['partition']} from offset {worst['first_missing_offset']} on"
             text += f"{missing:,} are not there (most in {where})"
+        elif self.total("displaced"):
+            text += "all are there"
         elif self.unread:
             read = len(self.rows) - len(self.unread)
             if not read:
@@ -65,6 +81,11 @@ class Audit:
             text += f"those of {read} partitions are all there"
         else:
             text += "all are there"
+        displaced = self.total("displaced")
+        if displaced:
+            most = max(self.rows, key=lambda row: row["displaced"] or 0)
+            where = f"{most['topic']}-{most['partition']}: {most['alignment']}"
+            text += f", {displaced:,} at other offsets than acknowledged (most in {where})"
         text += f", {moved:,} out of order" if moved else ", in order"
         otherwise = self.total("stored_otherwise")
         if otherwise:
@@ -75,6 +96,11 @@ class Audit:
             most = max(self.rows, key=lambda row: row["unclaimed"] or 0)
             where = f"{most['topic']}-{most['partition']}"
             text += f"; {unclaimed:,} more lie at offsets that no answer gave, as if stored twice (most in {where})"
+        for column, what in OF_TRANSACTIONS.items():
+            count = self.total(column)
+            if count:
+                ids = {each["transactional_id"] for row in self.rows for each in row["transactions"]}
+                text += f"; {count:,} {what} (transactional id {', '.join(sorted(ids)[:_IDS])})"
         return text + (f"; {len(self.unread)} partitions could not be read" if self.unread else "")
 
 
@@ -107,8 +133,8 @@ def _elsewhere(about: Any, here: str | None) -> str:
     return f"the RUN was sent to cluster {sent}, and this is cluster {here}"
 
 
-_WRITES: Final = (api_keys.PRODUCE, api_keys.DELETE_TOPICS, api_keys.DELETE_RECORDS)
-"""What decides which records a target must have."""
+_WRITES: Final = (api_keys.PRODUCE, api_keys.DELETE_TOPICS, api_keys.DELETE_RECORDS, api_keys.END_TXN)
+"""What decides which records a target must have, and show."""
 
 
 def _write(run: str | os.PathLike[str], result: Audit, before: list[dict[str, Any]]) -> None:

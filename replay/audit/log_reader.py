@@ -14,6 +14,7 @@ from kwire.analyzer.protocol import api_keys, errors
 from kwire.analyzer.protocol.tree import Body
 from kwire.captures.errors import message_of
 from kwire.replay.audit.acknowledged import Partition, Where
+from kwire.replay.diff.correspondence import visible
 from kwire.replay.diff.record_facts import Reader
 from kwire.replay.plan import batches, convert
 from kwire.replay.send.channel import ChannelClosedError
@@ -59,8 +60,16 @@ async def read(target: Target, partitions: dict[Where, Partition]) -> list[str]:
         reason = await _Reading(target, where, partition, patience).run()
         if reason:
             failed.append(f"{where[0]}-{where[1]} could not be read: {reason}")
-        else:
-            partition.read = True
+            continue
+        partition.read = True
+        ended = partition.ended
+        if ended is not None:
+            reading = _Reading(target, where, partition, patience, committed=True)
+            reason = await reading.run(*ended)
+            if reason:
+                failed.append(f"{where[0]}-{where[1]} could not be read at read_committed: {reason}")
+            else:
+                partition.decided = reading.reached
     return failed
 
 
@@ -80,9 +89,13 @@ class _Patience:
 
 
 class _Reading:
-    """Of one partition."""
+    """Of one partition. `committed`: as a consumer of committed records reads it; `reached`: up to which offset."""
 
-    def __init__(self, target: Target, where: Where, partition: Partition, patience: _Patience) -> None:
+    def __init__(
+        self, target: Target, where: Where, partition: Partition, patience: _Patience, committed: bool = False
+    ) -> None:
+        self.reached = 0
+        self._committed = committed
         self._target = target
         self._where = where
         self._partition = partition
@@ -90,10 +103,12 @@ class _Reading:
         self._patience = patience
         self._most = _MOST
 
-    async def run(self) -> str:
-        """Read it; why that did not go, empty where it did."""
-        at, end = self._partition.first, self._partition.end
+    async def run(self, at: int | None = None, end: int | None = None) -> str:
+        """Read it, by default all that is awaited; why that did not go, empty where it did."""
+        at = self._partition.first if at is None else at
+        end = self._partition.end if end is None else end
         while at < end:
+            self.reached = at
             answer = await self._fetched(at)
             if isinstance(answer, str):
                 if not await self._again():
@@ -112,17 +127,30 @@ class _Reading:
             elif code:
                 return errors.label(code)
             else:
-                before, at = at, self._took(at, answer["records"] or b"")
+                before, at = at, self._took(at, answer)
+                self.reached = at
+                if at == before and self._is_open(at):
+                    return ""  # a transaction that did not end in the capture either
                 if at == before and answer["records"] and self._most < _LARGEST:
                     self._most *= 2  # an old broker cuts off what is larger
                 elif at == before and not await self._patience.wait():
                     return ""
         return ""
 
-    def _took(self, at: int, data: bytes) -> int:
+    def _is_open(self, at: int) -> bool:
+        """Does a reader of committed records wait here for a transaction that no EndTxn has ended?"""
+        number = self._partition.transaction_at(at) if self._committed else -1
+        return number >= 0 and number not in self._partition.ends
+
+    def _took(self, at: int, answer: Body) -> int:
         """See the records of an answer; the offset behind them."""
+        data = answer["records"] or b""
         records = self._reader.read(data)
-        self._partition.see(record for record in records if record.offset >= at)
+        if self._committed:
+            shown = visible(records, answer.get("abortedTransactions") or ())
+            self._partition.see_committed(record for record in shown if record.offset >= at)
+        else:
+            self._partition.see(record for record in records if record.offset >= at)
         ends = [record.offset + 1 for record in records[-1:]]
         # A batch from which records were compacted away ends where it did before.
         ends += [batch.base_offset + batch.last_offset_delta + 1 for batch in batches.produced(data)]
@@ -168,7 +196,7 @@ class _Reading:
             "maxWaitMs": 0,
             "minBytes": 1,
             "maxBytes": self._most,
-            "isolationLevel": 0,
+            "isolationLevel": int(self._committed),
             "sessionId": 0,
             "sessionEpoch": -1,
             "topics": [topic_request],

@@ -2,7 +2,8 @@
 
 In: rows of the table `audit` of one RUN or of two. Out: a difference for each partition in which records that the
 target acknowledged are missing, out of order or stored otherwise than sent, with an exchange that wrote there; how many
-a partition has besides; of two RUNs only what is worse in the second. Pure.
+a partition has besides; a difference for each EndTxn whose transaction readers do not see as it said; of two RUNs only
+what is worse in the second. Pure.
 """
 
 from __future__ import annotations
@@ -11,14 +12,31 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from kwire.analyzer.protocol import api_keys
 from kwire.replay.diff.correspondence import Partition
 from kwire.replay.diff.differences import Difference
-from kwire.replay.diff.pairs import Pair, RunFacts
+from kwire.replay.diff.pairs import Pair, Pairs, RunFacts
 from kwire.replay.diff.record_facts import FORMS
 
 MISSING: Final = "acknowledged records missing"
+OUT_OF_ORDER: Final = "stored out of order"
+DISPLACED: Final = "acknowledged records at other offsets"
 UNCLAIMED: Final = "more records than acknowledged"
+TRANSACTION: Final = "(transaction)"
+OF_TRANSACTIONS: Final = {
+    "hidden": "of committed transactions are hidden from readers at read_committed",
+    "visible": "of aborted transactions are visible to readers at read_committed",
+    "left_open": "are in transactions that the target left open though it acknowledged their end",
+}
+"""Columns of the audit that count records which readers at read_committed do not get as EndTxn said; what they mean."""
+_TRANSACTIONS: Final = {
+    "hidden": ("committed records hidden", "visible"),
+    "visible": ("aborted records visible", "hidden"),
+    "open": ("transaction left open", "ended"),
+}
+"""How the records of a transaction are found to be against what its EndTxn said: the difference, and how they were."""
 Where = tuple[str, int]
+Exchange = tuple[str, str, int]
 Row = Mapping[str, Any]
 
 
@@ -31,7 +49,7 @@ class Audited:
 
     @property
     def acknowledged(self) -> int:
-        return self._total("acknowledged")
+        return self.total("acknowledged")
 
     @property
     def looked_for(self) -> int:
@@ -40,19 +58,20 @@ class Audited:
 
     @property
     def missing(self) -> int:
-        return self._total("missing")
+        return self.total("missing")
 
     @property
     def out_of_order(self) -> int:
-        return self._total("out_of_order")
+        return self.total("out_of_order")
 
     @property
     def unread(self) -> int:
         """Partitions that could not be read."""
         return sum(row["readable"] is None for row in self.after.values())
 
-    def _total(self, column: str) -> int:
-        return sum(row[column] or 0 for row in self.after.values())
+    def total(self, column: str) -> int:
+        """Of all partitions, of the (second) RUN."""
+        return sum(row.get(column) or 0 for row in self.after.values())
 
     def unclaimed(self, where: Where) -> int | None:
         """Records of a partition that nobody was given an offset for, of two RUNs how many more in the second; None
@@ -61,13 +80,39 @@ class Audited:
         then = self.before.get(where, {}).get("unclaimed") if self.before is not None else 0
         return None if now is None else max(now - (then or 0), 0)
 
+    def transactions(self, pairs: Sequence[Pair]) -> Iterator[tuple[Difference, list[Where]]]:
+        """EndTxn requests whose records readers at read_committed do not get as they said, with the partitions."""
+        known = {
+            (where, *_exchange_of(each), each["found"])
+            for where, row in (self.before or {}).items()
+            for each in row.get("transactions") or ()
+        }
+        wrong: dict[tuple[Exchange, str, str], dict[Where, int]] = {}
+        for where, row in sorted(self.after.items()):
+            for each in row.get("transactions") or ():
+                if (where, *_exchange_of(each), each["found"]) not in known:
+                    key = _exchange_of(each), each["found"], each["transactional_id"]
+                    wrong.setdefault(key, {})[where] = each["records"]
+        if not wrong:
+            return
+        rows = {_exchange_of(pairs[place].row): pairs[place].row for place in _places_of(pairs, api_keys.END_TXN)}
+        for (exchange, how, transaction), records in sorted(wrong.items()):
+            kind, before = _TRANSACTIONS[how]
+            total = sum(records.values())
+            (topic, number), *others = records
+            text = f"{topic}/{number}" + (f" and {len(others)} more" if others else "")
+            after = f"{total} record{'s' * (total != 1)} of {text}"
+            yield Difference(rows[exchange], TRANSACTION, kind, before, after, (transaction,)), list(records)
+
     def differences(self, partitions: Mapping[Where, Partition], pairs: Sequence[Pair]) -> Iterator[Difference]:
         """All of them but what partitions have too many (`unclaimed`)."""
         for where, row in sorted(self.after.items()):
             key = where[0], str(where[1])
             before = (self.before or {}).get(where, {})
-            for column, kind in (("missing", MISSING), ("out_of_order", "stored out of order")):
-                now, then = row[column] or 0, before.get(column) or 0
+            for column, kind in (("missing", MISSING), ("displaced", DISPLACED), ("out_of_order", OUT_OF_ORDER)):
+                if column == "displaced" and row["missing"]:
+                    continue  # told with those that are missing
+                now, then = row.get(column) or 0, before.get(column) or 0
                 if now <= then:
                     continue
                 there = partitions.get(where)
@@ -75,7 +120,9 @@ class Audited:
                 before_text = (
                     f"{row['acknowledged']} records acknowledged" if self.before is None else f"{then} {column}"
                 )
-                yield Difference(pairs[place].row, "(records)", kind, before_text, f"{now} {column}", key)
+                aligned = row.get("alignment") if kind in (MISSING, DISPLACED) else None
+                after = aligned or f"{now} {column}"
+                yield Difference(pairs[place].row, "(records)", kind, before_text, after, key)
             yield from self._stored(row, before, partitions.get(where), pairs, key)
 
     def _stored(
@@ -91,6 +138,16 @@ class Audited:
         left = f"{then or 'as sent'}" if self.before is not None else "; ".join(sorted(known)) or "as sent"
         text = f"{row['stored_otherwise']} records: {now}"
         yield Difference(pairs[place_of(partition)].row, "(records)", "stored otherwise than sent", left, text, key)
+
+
+def _exchange_of(row: Row) -> Exchange:
+    return row["capture"], row["connection"], row["exchange"]
+
+
+def _places_of(pairs: Sequence[Pair], api_key: int) -> Iterable[int]:
+    if isinstance(pairs, Pairs):
+        return pairs.places_of((api_key,))
+    return (place for place, pair in enumerate(pairs) if pair.api_key == api_key)
 
 
 def place_of(partition: Partition | None, offset: int | None = None) -> int:

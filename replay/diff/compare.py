@@ -22,7 +22,7 @@ import numpy as np
 
 from kwire.analyzer.protocol import api_keys, errors, schema
 from kwire.analyzer.protocol.topic_lists import topics_of
-from kwire.replay.diff import audit_results, reader_progress
+from kwire.replay.diff import audit_results, reader_progress, steadiness
 from kwire.replay.diff import noise as noises
 from kwire.replay.diff.correspondence import Correspondence, Group
 from kwire.replay.diff.differences import Difference, Differences
@@ -155,9 +155,18 @@ _LONG_POLLS: Final = frozenset((api_keys.FETCH, api_keys.SHARE_FETCH))
 _SAME, _EXPECTED, _UNEXPECTED = 1, 2, 3
 """What came of an exchange that was compared; 0 of one that was not."""
 _ABORTED: Final = "aborted"
+INTERRUPTED: Final = "interrupted"
+"""Why a run ended, and the rule by which what it left is expected, where its user ended it."""
 _LOGIN: Final = "login"
 _PERHAPS_TWICE: Final = "perhaps_twice"
 """By this rule of the replayer a request was sent again whose records the target may have had."""
+_SENT_AGAIN: Final = frozenset(("leader_moved", "reconnected", "topic_appears"))
+"""Rules of the replayer by which a batch is sent again, behind those that its client had sent after it."""
+_OUT_OF_ORDER: Final = frozenset(("batch out of its producer's order", audit_results.OUT_OF_ORDER))
+_SEEN_OTHERWISE: Final = frozenset(
+    (*reader_progress.READ_LESS, "record missing", "record extra", "record changed", "record of an aborted transaction")
+)
+"""Kinds of differences of readers that follow from a log which is otherwise than the target acknowledged."""
 _LOST: Final = frozenset(("unreachable", "session_lost"))
 """Rules of what was not sent, or not answered, for the run ended first; or one broker of several was away."""
 _WAITS_FOR_OTHERS: Final = frozenset((api_keys.JOIN_GROUP, api_keys.SYNC_GROUP))
@@ -267,6 +276,11 @@ class _Comparing:
         self.other_counts: dict[str, Difference] = {}  # topics with another number of partitions
         self.perhaps_twice: dict[tuple[str, int], list[int]] = {}  # by partition, what was sent again to it
         self.stored_twice: dict[tuple[str, int], Difference] = {}
+        self.sent_again: set[tuple[str, int]] = set()  # partitions to which a batch was sent again
+        self.appeared: dict[steadiness.Met, Difference] = {}  # by API and error, the first that says so
+        self.unsteady: Difference | None = None  # of Produce
+        self.misplaced: dict[tuple[str, int], Difference] = {}  # partitions whose records are not where they should be
+        self.wrong_transactions: dict[tuple[str, int], Difference] = {}
 
     def run(self) -> Comparison:
         if isinstance(self.pairs, Pairs) and self.pairs.by_columns:
@@ -274,9 +288,13 @@ class _Comparing:
         else:
             for place, pair in enumerate(self.pairs):
                 self._pair(place, pair)
-        audit = self.result.audit = audit_results.of(self.runs)
-        self._take(self._twice(audit))
+        self._take(self._unsteady())
         self._take(self._produced())
+        audit = self.result.audit = audit_results.of(self.runs)
+        if audit is not None:
+            self._take(self._transactions(audit))
+            self._take(map(self._audited, audit.differences(self.correspondence.partitions, self.pairs)))
+        self._take(self._twice(audit))
         read = reader_progress.differences(
             self.correspondence.partitions.values(), self.failed_parts, self.stored_twice, self.failed_reads, self.pairs
         )
@@ -286,9 +304,6 @@ class _Comparing:
             self._take(self._group(group))
         self.result.learned = self.noise is not None
         self.result.differences.take(map(self._counted, self._slower()))
-        if audit is not None:
-            differences = audit.differences(self.correspondence.partitions, self.pairs)
-            self._take(map(self._audited, differences))
         counts = np.bincount(self.verdicts, minlength=_UNEXPECTED + 1).tolist()
         _, self.result.same, self.result.expected, self.result.unexpected = counts
         self.result.compared = sum(counts[_SAME:])
@@ -297,13 +312,50 @@ class _Comparing:
     def _audited(self, difference: Difference) -> Difference:
         """Adds the cause of a difference that an audit found: of two batches that were acknowledged at one offset one
         is missing."""
-        cause = self.stored_once.get((difference.key[0], int(difference.key[1])))
+        where = difference.key[0], int(difference.key[1])
+        if difference.kind in (audit_results.MISSING, audit_results.DISPLACED):
+            self.misplaced.setdefault(where, self.stored_once.get(where, difference))
+        cause = self.stored_once.get(where)
         if cause is None or difference.kind != audit_results.MISSING:
             return difference
         return dataclasses.replace(difference, rule="consequence", cause=cause)
 
+    def _transactions(self, audit: audit_results.Audited) -> Iterator[Difference]:
+        """Transactions that the target did not end as it was asked to. One whose end went wrong already follows."""
+        for difference, partitions in audit.transactions(self.pairs):
+            cause = self.failed_transactions.get(difference.key[0])
+            if cause is not None:
+                difference = dataclasses.replace(difference, rule="consequence", cause=cause)
+            for where in partitions:
+                self.wrong_transactions.setdefault(where, difference.root)
+            yield difference
+
+    def _of_retries(self, difference: Difference) -> Difference:
+        """Adds the cause of batches that are out of order because one of them had to be sent again."""
+        if self.unsteady is None or difference.kind not in _OUT_OF_ORDER or not difference.unexpected:
+            return difference
+        if (difference.key[0], int(difference.key[1])) not in self.sent_again:
+            return difference
+        return dataclasses.replace(difference, rule="consequence", cause=self.unsteady)
+
+    def _of_log(self, difference: Difference) -> Difference:
+        """Adds the cause of what readers got of a partition otherwise, where the target shows a transaction otherwise
+        than its end said, or has records elsewhere than it acknowledged them."""
+        if difference.path != "(records)" or difference.kind not in _SEEN_OTHERWISE:
+            return difference
+        if difference.rule not in (None, "read_less"):
+            return difference
+        causes = (
+            cause
+            for (topic, number), cause in (*self.wrong_transactions.items(), *self.misplaced.items())
+            if difference.key in ((topic,), (topic, str(number)))
+        )
+        cause = next(causes, None)
+        return difference if cause is None else dataclasses.replace(difference, rule="consequence", cause=cause)
+
     def _take(self, differences: Iterable[Difference]) -> None:
-        rest = map(self._without_noise, map(self._of_one_topic, differences))
+        rest = map(self._without_noise, map(self._of_log, map(self._of_one_topic, differences)))
+        rest = map(self._of_retries, rest)
         self.result.differences.take(map(self._counted, rest))
 
     def _counted(self, difference: Difference) -> Difference:
@@ -366,10 +418,10 @@ class _Comparing:
             self.places[id(pair.row)] = place
         result = self.result
         if _PERHAPS_TWICE in pair.right.retries:
-            for topic in (pair.left.request_body() or {}).get("topicData", ()):
-                for part in topic["partitionData"]:
-                    where = self.correspondence.left.of(topic), part["index"]
-                    self.perhaps_twice.setdefault(where, []).append(place)
+            for where in sorted(_written(pair, self.correspondence)):
+                self.perhaps_twice.setdefault(where, []).append(place)
+        if pair.api_key == api_keys.PRODUCE and not _SENT_AGAIN.isdisjoint(pair.right.retries):
+            self.sent_again |= _written(pair, self.correspondence)
         left, right = pair.left.state, pair.right.state
         if left not in COMPARABLE or right not in COMPARABLE or left == right != "answered":
             reason = left if left not in COMPARABLE else right
@@ -386,9 +438,11 @@ class _Comparing:
     def _differences(self, pair: Pair) -> Iterator[Difference]:
         if pair.left.state != pair.right.state:
             rule = "consequence" if self._follows(pair) else None
+            if self._is_left(pair) and self.result.ended == INTERRUPTED:
+                rule = INTERRUPTED
             difference = Difference(pair.row, "(answer)", "state", pair.left.state, _state_text(pair.right), rule=rule)
-            if rule is None and self._is_left(pair):
-                self.ended = difference
+            if rule in (None, INTERRUPTED) and self._is_left(pair):
+                self.ended = self.ended or difference
             self._note(pair, difference)
             yield difference
             return
@@ -608,7 +662,10 @@ class _Comparing:
             kind = "error changed"
         else:
             kind = "error appeared" if right else "error vanished"
-        return Difference(pair.row, place.path, kind, errors.label(left), errors.label(right), place.key, rule)
+        difference = Difference(pair.row, place.path, kind, errors.label(left), errors.label(right), place.key, rule)
+        if right and rule is None:
+            self.appeared.setdefault((pair.api_key, right), difference)
+        return difference
 
     def _error_rule(self, pair: Pair, place: Place, left: int, right: int) -> str | None:
         both = {left, right}
@@ -757,6 +814,24 @@ class _Comparing:
         if self.result.judged:
             yield from self.result.measured.judged(self.noise, busy=speeds == {None})
 
+    def _unsteady(self) -> Iterator[Difference]:
+        """Answers that were not kept, which the left does not have."""
+        if not self.runs:
+            return
+        before, after = self.runs[0], self.runs[-1]
+        alone = len(self.runs) == 1
+        left = before.captured if alone else before.steadiness
+        name = "captured" if alone else "A"
+        for difference in steadiness.differences(left, after.steadiness, name, self._row_of_right, self.appeared):
+            if difference.unexpected and difference.row["api_key"] == api_keys.PRODUCE and self.unsteady is None:
+                self.unsteady = difference
+            yield difference
+
+    def _row_of_right(self, place: int) -> dict[str, Any]:
+        """The captured row of an exchange at a place of the (second) RUN."""
+        assert isinstance(self.pairs, Pairs)
+        return self.pairs.row_of_last(place)
+
     def _group(self, group: Group) -> Iterator[Difference]:
         """Which partitions were assigned to the members together."""
         if group.row is None or group.name in self.failed_groups:
@@ -769,6 +844,15 @@ class _Comparing:
             )
         if right.doubled and not left.doubled:
             yield Difference(group.row, "(group)", "partition of two members", "none", _listing(right.doubled), key)
+
+
+def _written(pair: Pair, correspondence: Correspondence) -> set[tuple[str, int]]:
+    """The partitions to which a Produce request writes."""
+    return {
+        (correspondence.left.of(topic), part["index"])
+        for topic in (pair.left.request_body() or {}).get("topicData", ())
+        for part in topic["partitionData"]
+    }
 
 
 def _behind(cause: Difference, error: int | None, following: frozenset[int]) -> Difference | None:

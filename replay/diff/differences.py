@@ -32,6 +32,7 @@ RULES: Final[dict[str, str]] = {
     "interleaved": "several producers wrote the partition, and their order to each other is not reproducible",
     "read_less": "an answer had fewer records than the captured one, and the run ended before the rest was asked for "
     "(up to a tenth of a topic's records, or a hundred)",
+    "interrupted": "the run was ended by its user before it was sent, or while its answer was on the way",
     "noise": "old against old differs in this too, and as often (95 % confidence): it differs by itself",
     "consequence": "follows from a difference that is reported for itself: a lost batch, a failed join, a reader's end",
 }
@@ -66,7 +67,7 @@ class Difference:
 
     def alike(self) -> Alike:
         """Key by which differences are grouped."""
-        by_values = self.kind.startswith(("error", "state", "version"))
+        by_values = self.kind.startswith(("error", "state", "version", "unsteady"))
         values = (self.left, self.right) if by_values else ("", "")
         return self.row["api_key"], self.row["api_version"], self.path, self.kind, *values, self.rule
 

@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 
 from kwire.analyzer.common.escapes import printable
 from kwire.analyzer.protocol import schema
+from kwire.replay.diff.audit_results import TRANSACTION
 from kwire.replay.diff.compare import Comparison
 from kwire.replay.diff.differences import Grouped, grouped
 from kwire.replay.diff.latencies import SLOWER
@@ -49,7 +50,7 @@ def as_junit(comparison: Comparison) -> str:
 
 
 def _test_of(group: Grouped) -> str:
-    if group.path == _RECORDS and group.kind.startswith(("acknowledged", "stored")):
+    if group.path == TRANSACTION or (group.path == _RECORDS and group.kind.startswith(("acknowledged", "stored"))):
         return _AUDIT
     return schema.api_name(group.api_key)
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from kwire.analyzer.common.escapes import printable
 from kwire.replay.diff import noise
-from kwire.replay.diff.audit_results import Audited
+from kwire.replay.diff.audit_results import OF_TRANSACTIONS, Audited
 from kwire.replay.diff.compare import Comparison
 from kwire.replay.diff.differences import RULES, Difference, Grouped, grouped
 from kwire.replay.diff.pairs import Pair, Side
@@ -166,10 +166,9 @@ def _expected(groups: Sequence[Grouped]) -> str:
 
 def _audit(audit: Audited) -> str:
     worst = sorted(audit.after.items(), key=lambda each: (-_wrong(each[1]), each[0]))
-    columns = ("acknowledged", "readable", "missing", "out_of_order", "stored_otherwise")
+    columns = ("acknowledged", "readable", "missing", "out_of_order", "stored_otherwise", *OF_TRANSACTIONS)
     rows = [
-        (*where, row.get("stored_as") or "", *("not read" if row.get(name) is None else row[name] for name in columns))
-        for where, row in worst[:_ROWS]
+        (*where, row.get("stored_as") or "", *(_cell(row, name) for name in columns)) for where, row in worst[:_ROWS]
     ]
     named = (name.replace("_", " ") for name in columns)
     headings = ("topic", "partition", "stored as, where otherwise than sent", *named)
@@ -178,9 +177,15 @@ def _audit(audit: Audited) -> str:
 
 
 def _wrong(row: Any) -> int:
-    return sum(row.get(name) or 0 for name in ("missing", "out_of_order", "stored_otherwise")) + (
-        row["readable"] is None
-    )
+    columns = ("missing", "out_of_order", "stored_otherwise", *OF_TRANSACTIONS)
+    return sum(row.get(name) or 0 for name in columns) + (row["readable"] is None)
+
+
+def _cell(row: Any, name: str) -> Any:
+    """A count; of transactions there may be none."""
+    if row.get(name) is not None:
+        return row[name]
+    return "no transaction" if name in OF_TRANSACTIONS and row["readable"] is not None else "not read"
 
 
 # --- latencies ---

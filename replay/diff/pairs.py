@@ -20,6 +20,8 @@ from kwire.analyzer.protocol import api_keys as names
 from kwire.analyzer.protocol import schema, tree
 from kwire.analyzer.protocol.decoding import OK
 from kwire.analyzer.protocol.project import Frame
+from kwire.replay.diff import steadiness
+from kwire.replay.diff.steadiness import Steadiness
 from kwire.replay.diff.stored_run import ConnectionNames, Flags, Numbers, Part, Run
 
 
@@ -151,10 +153,15 @@ _OF_DATA: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """Facts that a RUN records about itself. `audited`: rows of its table `audit`, None where it was not; `renamed`: as
-    of a `Side`; `speed`: it was sent at, 1 as captured, None as fast as answers allowed; `seeded`: by topic as
-    captured, the settings in which it was meant to differ when it was made for the replay; `ended`: why it ended before
-    all was sent; `own_users`: whoever logged in when captured had a login of his own (`--principals`)."""
+    """Facts that a RUN records about itself.
+
+    - `audited`: rows of its table `audit`, None where it was not; `renamed`: as of a `Side`
+    - `speed`: it was sent at, 1 as captured, None as fast as answers allowed
+    - `seeded`: by topic as captured, the settings in which it was meant to differ when it was made for the replay
+    - `ended`: why it ended before all was sent
+    - `own_users`: whoever logged in when captured had a login of his own (`--principals`)
+    - `captured`, `steadiness`: what of the capture, and of the replay, was not answered at once
+    """
 
     audited: Sequence[Mapping[str, Any]] | None
     renamed: Mapping[str, str]
@@ -162,6 +169,8 @@ class RunFacts:
     seeded: Mapping[str, Any]
     ended: str = ""
     own_users: bool = False
+    captured: Steadiness = field(default_factory=Steadiness)
+    steadiness: Steadiness = field(default_factory=Steadiness)
 
 
 BLOCK: Final = 2048
@@ -205,8 +214,18 @@ class Pairs(Sequence[Pair]):
         block: Callable[[Numbers], Block] | None = None,
     ) -> None:
         self.runs = tuple(
-            RunFacts(run.audited, run.renamed, run.speed, run.seeded, run.ended, run.own_users) for run in runs
+            RunFacts(
+                run.audited,
+                run.renamed,
+                run.speed,
+                run.seeded,
+                run.ended,
+                run.own_users,
+                *steadiness.of_run(run),
+            )
+            for run in runs
         )
+        self._last = runs[-1] if runs else None
         self._count = count
         self._make = make
         self._block = block
@@ -235,6 +254,15 @@ class Pairs(Sequence[Pair]):
         if self._first is not None:
             return self._first.places_of_apis(api_keys)
         return (place for place, pair in enumerate(self) if pair.api_key in api_keys)
+
+    def row_of_last(self, place: int) -> dict[str, Any]:
+        """The captured row of an exchange of the last RUN, by its place there, with its place among the pairs."""
+        assert self._first is not None
+        assert self._last is not None
+        at = place
+        if self._last is not self._first:
+            at = int(self._first.place_of(self._last.keys[place : place + 1])[0])
+        return {**self._first.row(at), "place": at}
 
     def connections(self, places: Numbers) -> list[tuple[str, str]]:
         """(capture, connection) of some."""

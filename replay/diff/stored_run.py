@@ -51,10 +51,13 @@ ROW: Final = (
     "status",
     "latency_us",
     "cause",
+    "throttle_us",
+    "errors",
 )
 """Columns of the table `exchanges` that comparing and reporting want."""
 _KEY: Final = ("capture", "connection", "exchange", "api_key")
 _OUTCOME: Final = ("verdict", "rule", "sent_version", "latency_us", "retries")
+_DISCARDED: Final = "discarded"
 _MESSAGE: Final = ("capture", "connection", "exchange", "reply", "direction", "complete", "bytes")
 _ROWS: Final = 8192
 _ROWS_BYTES: Final = 4 << 20
@@ -239,7 +242,7 @@ class Run:
             )
         self._exchanges = _Unpacked(stored, "exchanges", ROW)
         self._messages = _Unpacked(stored, "messages", _MESSAGE)
-        self._outcomes = _Unpacked(stored, "outcomes", (*_KEY, *_OUTCOME))
+        self._outcomes = _Unpacked(stored, "outcomes", (*_KEY, *_OUTCOME, _DISCARDED))
         exchanges = spill.concat(names.keys(batch, "exchange") for batch in self._exchanges.batches)
         index = _Index(exchanges)
         self._asked, self._answered = self._frames(names, index, exchanges)
@@ -347,6 +350,45 @@ class Run:
         lengths = (pc.fill_null(pc.list_value_length(batch.column("retries")), 0) for batch in self._outcomes.batches)
         again = spill.concat((each.to_numpy(zero_copy_only=False) > 0 for each in lengths), np.bool_)
         return _take(again, self._outcome_at)
+
+    @functools.cached_property
+    def captured_throttle_us(self) -> Numbers:
+        """By place: for how long the captured answer says that a quota held the client back."""
+        return _take(_numbers(self._exchanges, "throttle_us", 0), self._captured_at)
+
+    @functools.cached_property
+    def throttle_us(self) -> Numbers:
+        """By place: for how long the replayed answer says so."""
+        at = self._replayed_at
+        throttled = _numbers(self._exchanges, "throttle_us", 0)
+        return spill.concat(
+            np.where(at[part] == _NONE, 0, throttled[np.maximum(at[part], 0)]) if len(throttled) else at[part] * 0
+            for part in spill.blocks(len(at))
+        )
+
+    def captured_errors(self) -> Iterator[tuple[int, int]]:
+        """Place and code of each error in a captured answer, once for each answer."""
+        length = spill.concat(
+            pc.fill_null(pc.list_value_length(batch.column("errors")), 0).to_numpy(zero_copy_only=False)
+            for batch in self._exchanges.batches
+        )
+        for place in np.flatnonzero(_take(length, self._captured_at) > 0).tolist():
+            for error in self._exchanges.cell(int(self._captured_at[place]), "errors"):
+                yield place, error["code"]
+
+    def unanswered(self) -> Iterator[int]:
+        """Places of captured requests to which no answer came."""
+        yield from np.flatnonzero(_take(_flags(self._exchanges, "status", "unanswered"), self._captured_at)).tolist()
+
+    def discarded(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Place, and what the table `outcomes` says, of answers in place of which requests were sent again."""
+        length = spill.concat(
+            pc.fill_null(pc.list_value_length(batch.column(_DISCARDED)), 0).to_numpy(zero_copy_only=False)
+            for batch in self._outcomes.batches
+        )
+        for place in np.flatnonzero(_take(length, self._outcome_at) > 0).tolist():
+            for answer in self._outcomes.cell(int(self._outcome_at[place]), _DISCARDED):
+                yield place, answer
 
     def connections(self, places: Numbers) -> list[tuple[str, str]]:
         """(capture, connection) of exchanges."""

@@ -11,7 +11,7 @@ from typing import Any, Final
 from kwire.analyzer.common.escapes import printable
 from kwire.analyzer.protocol import schema
 from kwire.replay.diff import noise
-from kwire.replay.diff.audit_results import Audited
+from kwire.replay.diff.audit_results import OF_TRANSACTIONS, Audited
 from kwire.replay.diff.compare import Comparison
 from kwire.replay.diff.differences import RULES, Consequence, Difference, Grouped, grouped
 
@@ -56,7 +56,8 @@ def _audit_json(comparison: Comparison) -> dict[str, Any] | None:
     if audit is None:
         return None
     columns = ("acknowledged", "missing", "out_of_order", "unread")
-    return {column: getattr(audit, column) for column in columns}
+    transactions = {column: audit.total(column) for column in OF_TRANSACTIONS}
+    return {**{column: getattr(audit, column) for column in columns}, **transactions}
 
 
 def _group_json(group: Grouped) -> dict[str, Any]:
@@ -150,7 +151,7 @@ def verdict(comparison: Comparison, unexpected: Sequence[Grouped]) -> str:
     if not unexpected:
         if not comparison.compared:
             return "nothing was compared"
-        if comparison.ended and comparison.skipped.get("worker_lost"):
+        if comparison.ended:
             return f"the run ended first ({printable(comparison.ended)}): same answers to what is known, not audited"
         if comparison.audit is None:
             return "same answers, not audited"
@@ -179,8 +180,13 @@ def _audit_line(audit: Audited) -> str:
         unread = f"{audit.acknowledged - audit.looked_for:,} are in {there} that could not be read"
         if not audit.looked_for:
             return f"audit: of {audit.acknowledged:,} records that the target acknowledged {unread}"
+    if not audit.acknowledged:
+        return "audit: the target acknowledged no record"
     line = f"audit: of {audit.looked_for:,} records that the target acknowledged "
     line += f"{audit.missing:,} are missing, {audit.out_of_order:,} out of order"
+    for column, what in OF_TRANSACTIONS.items():
+        count = audit.total(column)
+        line += f"; {count:,} {what}" if count else ""
     return line + (f"; {unread}" if unread else "")
 
 

@@ -1,4 +1,4 @@
-"""How each API is treated by default: the table of replay/README.md in code.
+"""How each API is treated by default: the table of docs/reference/replay.md in code.
 
 A policy (may it be sent, and if not, why) and a route (which broker has to serve it). Source: Kafka's definitions
 (listeners, fields) and KafkaApis; what was measured on brokers is in the README.

@@ -56,7 +56,7 @@ RULES: Final[dict[str, str]] = {
     "topic_appears": "sent again until the new topic is everywhere (3, 6, 100 after CreateTopics)",
     "topic_absent": "not sent again: an earlier request has waited for this topic, and it did not appear",
     "coordinator_loads": "sent again until the coordinator is there (14, 15, 16)",
-    "leader_moved": "sent again to the new leader (5, 6, 74, 75, 78)",
+    "leader_moved": "sent again to the new leader (5, 6, 7, 9, 13, 19, 20, 56, 74, 75, 78)",
     "transaction_ends": "sent again until the last transaction has ended (51, 88)",
     "member_id_given": "joined again with the id that the target gave (79)",
     "rebalance_awaited": "sent again until the group rebalances, as it did in the capture",

@@ -1,8 +1,8 @@
 """Decides when a request is repeated, by which rule, and what of its answer is kept. Pure: no I/O, no clock.
 
-A fresh target answers a faithful replay with races that the capture does not show (replay/README.md has what brokers
-answered): such an answer is retried as a client would, with a bound, and counted. An error that the capture has too is
-the answer.
+A fresh target answers a faithful replay with races that the capture does not show (docs/reference/replay.md has what
+brokers answered): such an answer is retried as a client would, with a bound, and counted. An error that the capture has
+too is the answer.
 """
 
 from __future__ import annotations

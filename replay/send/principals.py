@@ -29,7 +29,7 @@ from kwire.replay.send.link import Dial, Link, LinkError, Receiver
 _LARGEST: Final = 1 << 20
 """Bytes of a file: thousands of users."""
 _KEYS: Final = ("mechanism", "username", "password")
-_HINT: Final = "a table per captured user, with mechanism, username and password (replay/README.md)"
+_HINT: Final = "a table per captured user, with mechanism, username and password (docs/reference/replay.md)"
 _SHOWN: Final = 5
 
 

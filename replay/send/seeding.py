@@ -39,6 +39,10 @@ _CREATED: Final = (errors.NONE, errors.TOPIC_ALREADY_EXISTS)
 """Errors of CreateTopics after which the topic exists."""
 
 
+_NAMED: Final = 5
+"""Topics that an error names."""
+
+
 class NotEmptyError(KwireError):
     """The target has records in topics that would be written to."""
 
@@ -52,6 +56,17 @@ class TooFewPartitionsError(KwireError):
 
     def __init__(self, short: list[str]) -> None:
         super().__init__("; ".join(short), "--partial sends what is for the partitions that are there")
+
+
+class MissingTopicsError(KwireError):
+    """The target lacks topics that would be written to."""
+
+    def __init__(self, topics: list[str]) -> None:
+        named = ", ".join(topics[:_NAMED]) + (f" and {len(topics) - _NAMED} more" if len(topics) > _NAMED else "")
+        super().__init__(
+            f"the target has no topic {named}, to which the capture writes",
+            "--seed-topics makes what it lacks; --missing-topics-ok takes its errors as answers",
+        )
 
 
 async def not_empty(written: Iterable[str], target: Target, map_topic: Mapping[str, str]) -> list[str]:
@@ -82,6 +97,19 @@ def absent(
     there = topology.partitions
     lacks = [name for name, topic in used if name not in there and not cluster.makes(topic.name, allow)]
     return [f"the target has no topic {name}; --seed-topics makes it" for name in lacks]
+
+
+def lacking(
+    written: Iterable[str], topology: Topology, cluster: Cluster, map_topic: Mapping[str, str], allow: Collection[int]
+) -> list[str]:
+    """List the topics that records would be written to and the target lacks, by its names; not those that the capture
+    lacked as well, or that captured requests create."""
+    return [
+        there
+        for name in sorted(written)
+        if name in cluster.topics and not cluster.makes(name, allow)
+        if (there := map_topic.get(name, name)) not in topology.partitions
+    ]
 
 
 @dataclass(slots=True)

@@ -44,6 +44,22 @@ _SPLIT: Final = 1.0
 then has come too late for it."""
 
 
+NEW: Final = 5.0
+"""Seconds for which a target may not be ready yet for a topic, group or transactional id that it has just met."""
+_NOT_READY: Final = frozenset(
+    (
+        errors.UNKNOWN_TOPIC_OR_PARTITION,
+        errors.LEADER_NOT_AVAILABLE,
+        errors.NOT_LEADER_OR_FOLLOWER,
+        errors.UNKNOWN_TOPIC_ID,
+        errors.COORDINATOR_LOAD_IN_PROGRESS,
+        errors.COORDINATOR_NOT_AVAILABLE,
+        errors.NOT_COORDINATOR,
+    )
+)
+"""Errors that it answers until it is."""
+
+
 class Run(Protocol):
     """The run of a `StepSender`, as far as the sender needs it.
 
@@ -87,6 +103,10 @@ class StepSender:
         self._remap, self._topology, self._settings, self._notes = run.remap, run.topology, run.settings, run.notes
         self._timetable, self._waiting, self._preparation = run.timetable, run.waiting, run.preparation
         self._due, self._now_ns = run.timetable.due, run.timetable.now_ns
+        # Since when topics are there, and groups and transactional ids are used.
+        self._since: dict[tuple[str, str], float] = dict.fromkeys(
+            (("topic", name) for name in run.topology.partitions), self._loop.time()
+        )
 
     # --- sending one step ---
 
@@ -109,6 +129,8 @@ class StepSender:
         await self._hold(state, step, outcome)
         if step.fast_path is not None and self.send_fast(state, step, outcome):
             return None
+        for used in _coordinated(step):
+            self._since.setdefault(used, self._loop.time())
         job = Job(step, outcome)
         if state.lost:
             return self.give_up(step, "session_lost", state.lost)
@@ -292,6 +314,7 @@ class StepSender:
                 self._apply(outcome, *decision.also)
                 if decision.rule is None:
                     break
+                self._discard(step, outcome, decision.rule, captured, replayed)
                 if replayed is not None and decision.rule == "rebalance_awaited":
                     # Its epoch and its partitions are new all the same.
                     self._preparation.learn(job, captured, replayed)
@@ -329,6 +352,19 @@ class StepSender:
     def _apply(self, outcome: Outcome, *rules: str) -> None:
         outcome.retries += rules
         self._notes.update(rules)
+
+    def _discard(self, step: Step, outcome: Outcome, rule: str, captured: Body | None, replayed: Body | None) -> None:
+        """Keep what an answer said in place of which the step is sent again; that the target waits is no error."""
+        if replayed is None:
+            outcome.discarded.append((rule, None, False))
+            return
+        now = self._loop.time()
+        names = {("topic", name) for name in retry.absent_topics(step.request.api_key, replayed, None)}
+        names |= {("topic", name) for name, _ in retry.failed_partitions(step.request.api_key, replayed, None) or ()}
+        used = [self._since.setdefault(name, now) for name in names or _coordinated(step)]
+        is_new = any(was_early for _, _, was_early in outcome.discarded) or any(now - since <= NEW for since in used)
+        for code in sorted(retry.codes(replayed) - retry.codes(captured)):
+            outcome.discarded.append((rule, code, is_new and code in _NOT_READY))
 
     async def _answer(self, job: Job) -> Body | None:
         """The answer of all parts; None if a connection ended before it came."""
@@ -381,6 +417,9 @@ class StepSender:
                 outcome.verdict = "unanswered"
             return
         self._preparation.learn(job, captured, replayed)
+        if key == api_keys.CREATE_TOPICS:
+            created = (topic["name"] for topic in replayed["topics"] if not topic["errorCode"])
+            self._since.update(dict.fromkeys((("topic", name) for name in created), self._loop.time()))
         others = retry.codes(replayed) - retry.codes(captured)
         self._run.watch.errors += bool(others)
         if good_answers:
@@ -439,6 +478,12 @@ class StepSender:
             if other.number < step.number and other.group == group
         )
         return not any(map(moves, before))
+
+
+def _coordinated(step: Step) -> list[tuple[str, str]]:
+    """The group and the transactional id that a step is about."""
+    names = ("group", step.group), ("transaction", step.request.row.get("transactional_id"))
+    return [(kind, name) for kind, name in names if name]
 
 
 def _joins(step: Step) -> bool:

@@ -52,6 +52,10 @@ class Prepared:
     def view(self, name: str) -> str:
         """A view's query. Raises UnsupportedSqlError."""
         text = catalog.view(name).sql
+        if catalog.is_own(name):  # people's
+            from kwire.reports.embedded import translation
+
+            return translation.translated(text, self._relations)
         return self._cached(text, lambda translate: str(translate.translated(text, self._relations)))
 
     def steps(self, name: str, first: Sequence[str]) -> list[str]:

@@ -146,9 +146,15 @@ def _merged(kinds: Sequence[str]) -> str:
     return next((kind for kind in some if _nested(kind)), ANY)
 
 
-@functools.cache
 def _columns(relation: str) -> Columns | None:
     """A table's or a view's; None: there is no such relation."""
+    if catalog.is_own(relation):  # of this command alone
+        return _Query(parsed(catalog.view(relation).sql)).outputs()
+    return _columns_of(relation)
+
+
+@functools.cache
+def _columns_of(relation: str) -> Columns | None:
     known = tables.TABLES.get(relation) or relations.BESIDES.get(relation)
     if known is not None:
         return [(column.name.lower(), _of_type(column.type)) for column in known]

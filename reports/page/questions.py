@@ -6,6 +6,7 @@ needs: the question, what each column holds, the SQL, the rows.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -85,7 +86,10 @@ def ask(engine: Engine, questions: Sequence[Question]) -> dict[str, Answer]:
 
 
 def _ask(engine: Engine, question: Question) -> Answer:
-    table, more = engine.ask(question.sql, question.rows, repeated=True)
+    table, more = engine.ask(question.sql, question.rows, repeated=not catalog.is_own(question.name))
+    if catalog.is_own(question.name):  # it need not say what each column holds
+        about = {name: question.columns.get(name, "") for name in table.column_names}
+        question = dataclasses.replace(question, columns=about)
     rows = tuple(zip(*(column.to_pylist() for column in table.columns)))
     return Answer(question, rows, more)
 

@@ -20,7 +20,6 @@ from typing import Any
 
 from kwire.analyzer.cli.text import duration, printable, size
 from kwire.analyzer.common.times import rfc3339, utc
-from kwire.reports.page import sections
 from kwire.reports.page.health import count, share
 from kwire.reports.page.questions import Answer
 from kwire.reports.page.report import Report
@@ -189,7 +188,7 @@ def as_markdown(report: Report) -> str:
             lines.append(f"  - Do: {_plain(statement.advice)}")
         if statement.evidence:
             lines.append(f"  - See: {_plain('; '.join(statement.evidence))}")
-    for section in sections.SECTIONS:
+    for section in report.sections:
         lines += ["", f"## {section.title}"]
         tables = [(title, answer) for title, answer in report.tables(section) if answer.rows]
         if not tables:
@@ -261,7 +260,7 @@ def as_html(report: Report) -> str:
         when=_span_text(report.span) if report.span else "",
         tiles=_tiles(report),
         statements=report.statements,
-        sections=[_section(report, section) for section in sections.SECTIONS],
+        sections=[_section(report, section) for section in report.sections],
         coverage=_coverage_bar(report),
         lanes=_lanes(report),
         ticks=_ticks(report),
@@ -454,7 +453,7 @@ def _charts(report: Report) -> dict[str, Any]:
     if report.span is None:
         return {}
     drawn = {}
-    for section in sections.SECTIONS:
+    for section in report.sections:
         for chart in section.charts:
             data = chart.make(report.answers[chart.answer], report.span)
             if data.times and any(data.choices.values()):

@@ -39,6 +39,7 @@ class Report:
     target: str | None
     answers: Mapping[str, Answer]
     statements: tuple[Statement, ...]
+    sections: tuple[Section, ...] = sections.SECTIONS
 
     def tables(self, section: Section) -> list[tuple[str, Answer]]:
         """Titles and answers of a section's tables that were asked."""
@@ -50,7 +51,9 @@ def make(engine: Engine, sources: tuple[str, ...], target: str | None, version: 
     span = _span(engine)
     asked_questions = sections.questions(span or Span(EPOCH, EPOCH), target)
     answers = questions.ask(engine, asked_questions)
-    return Report(sources, version, span, target, answers, tuple(health.statements(answers, target)))
+    return Report(
+        sources, version, span, target, answers, tuple(health.statements(answers, target)), sections.sections()
+    )
 
 
 CONF = {

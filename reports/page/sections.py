@@ -11,6 +11,7 @@ import datetime
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from kwire.reports import catalog
 from kwire.reports.page.questions import ROWS, Answer, Question, of_view, own
 
 POINTS = 240
@@ -252,6 +253,15 @@ SECTIONS = (
 )
 # fmt: on
 
+
+def sections() -> tuple[Section, ...]:
+    """The parts of a report; the last, where there are any, are the user's own questions."""
+    own_tables = tuple((view.name, view.name) for view in catalog.own())
+    if not own_tables:
+        return SECTIONS
+    return (*SECTIONS, Section("own", "Questions of your own", "", (), own_tables, "No answer has a row."))
+
+
 _FEWER = {"events": 200, "slowest_exchanges": 50, "unanswered": 200, "connections": 200}
 
 
@@ -272,7 +282,7 @@ def questions(span: Span, target: str | None) -> list[Question]:
         own("events_over_time", POINTS * 10, begin=begin, width_us=span.width_us),
     ]
     own_names = {question.name for question in every_question}
-    wanted = [name for section in SECTIONS for name, _ in section.tables if name not in own_names]
+    wanted = [name for section in sections() for name, _ in section.tables if name not in own_names]
     conditions = {
         "leader_changes": "to_time IS NOT NULL OR previous_leader IS NOT NULL",
         # What is not there is not told.

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from kwire.analyzer.api import findings_of
+from kwire.analyzer.api import findings_of, load_extensions
 from kwire.analyzer.dataset import tables
 from kwire.analyzer.dataset.dataset import Dataset, DatasetError, Parts, Writer
 from kwire.analyzer.pipeline.points import BATCHES, AnalysisOptions, check_names, joined, manifest, read_point
@@ -121,6 +121,7 @@ def decode(
 ) -> Dataset:
     """`analyze`, with how to read, what is wanted and how to divide as objects."""
     points = task_points(captures, how.rotated)
+    load_extensions(choice)
     settings = how.settings(choice.keep, most=FEW_THREADS)
     with Writer(Path(out).absolute(), append, wait) as writer:
         check_names(points, writer)

@@ -47,6 +47,7 @@ def whole(case: str, size: int, folder: Path, options: list[str]) -> dict[str, A
             "-o",
             str(out),
             "--yes",
+            "--missing-topics-ok",
             "--speed",
             "max",
             "--fail-on",

@@ -102,11 +102,12 @@ def test_mypy_finds_what_is_wrong_between_kernels(tmp_path: Path) -> None:
             assert text.count(right) == 1, f"{name}: {right}"
             text = text.replace(right, wrong)
             line = text[: text.index(wrong)].count("\n") + 1
-            expected.append((f"{name}:{line}: error: ", says))
+            expected.append((f"kwire/{name}:{line}: error: ", says))
         planted = tmp_path / name.replace("/", ".")
         planted.write_text(text, encoding="utf-8")
-        command += ["--shadow-file", name, str(planted)]
-    done = subprocess.run([*command, *FAULTS], cwd=ROOT, capture_output=True, text=True, check=False)
+        command += ["--shadow-file", f"kwire/{name}", str(planted)]
+    command += [f"kwire/{name}" for name in FAULTS]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     errors = [line for line in done.stdout.splitlines() if ": error: " in line]
     assert len(errors) == len(expected), done.stdout + done.stderr
     for begins, says in expected:

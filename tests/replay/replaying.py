@@ -74,7 +74,7 @@ def replay_capture(
 
 def replayed_at(capture: Path, port: int, out: Path) -> None:
     """Replay a capture at a server of the test's own, as fast as answers allow."""
-    chosen = Options("127.0.0.1", port, settings=Settings(speed=None), yes=True)
+    chosen = Options("127.0.0.1", port, settings=Settings(speed=None), yes=True, missing_topics_ok=True)
     asyncio.run(run.replay(MemorySource(inputs.read(capture)), chosen, link.tcp(), out, []))
 
 

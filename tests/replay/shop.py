@@ -68,7 +68,10 @@ class Shop:
     answers, by API; `delays`: seconds by API; `loads`: how many answers say first that the coordinator is loading, by
     API (of `LOADED`); `cuts`: the batch of a topic that gets this base offset is stored, and its connection ends in
     place of the answer; `swallows`, `doubles`, `hides`: the number of a batch of orders (from 1)
-    that something in between acknowledges and drops, sends twice, or keeps from readers until `later`."""
+    that something in between acknowledges and drops, sends twice, or keeps from readers until `later`; `ends_as`: the
+    number of an EndTxn (from 1), and what is made of it: committed, aborted, or nothing (None); `tells_aborted`: does
+    Fetch list aborted transactions? `refuses`: each so many-th batch gets this error first; `throttles`: for so many ms
+    all answers to Produce say that a quota holds the client back."""
 
     host: str = "target"
     cluster: str = "shop-2"
@@ -93,6 +96,14 @@ class Shop:
     swallows: int = 0
     doubles: int = 0
     hides: int = 0
+    ends_as: Mapping[int, bool | None] = field(default_factory=dict)
+    tells_aborted: bool = True
+    refuses: tuple[int, int] = (0, 0)
+    throttles: int = 0
+    met: int = 0
+    ended: int = 0
+    open: dict[int, int] = field(default_factory=dict)
+    aborted: list[tuple[int, int, int]] = field(default_factory=list)
     hidden: bytes = b""
     logs: dict[tuple[str, int], Partition] = field(default_factory=dict)
     commits: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -185,12 +196,19 @@ class Shop:
         }
 
     def _EndTxn(self, body: Body) -> Body:
-        marker = bytearray(batch(producer=body["producerId"], control=1 if body["committed"] else 0))
-        self._append(self.logs[PAYMENTS, 0], marker)
+        self.ended += 1
+        committed = self.ends_as.get(self.ended, body["committed"])
+        if committed is not None:
+            log, producer = self.logs[PAYMENTS, 0], body["producerId"]
+            first = self.open.pop(producer, None)
+            if not committed and first is not None:
+                self.aborted.append((producer, first, log.end))
+            self._append(log, bytearray(batch(producer=producer, control=1 if committed else 0)))
         return {"errorCode": 0}
 
     def _Produce(self, body: Body) -> Body:
         return {
+            "throttleTimeMs": self.throttles,
             "responses": [
                 {
                     "name": topic["name"],
@@ -199,7 +217,7 @@ class Shop:
                     ],
                 }
                 for topic in body["topicData"]
-            ]
+            ],
         }
 
     def _produced(self, topic: str, index: int, records: bytes) -> Body:
@@ -219,6 +237,9 @@ class Shop:
             return result(errors.UNKNOWN_TOPIC_OR_PARTITION)
         if len(records) > self.largest:
             return result(errors.MESSAGE_TOO_LARGE)
+        self.met += 1
+        if self.refuses[0] and self.met % self.refuses[0] == 0:
+            return result(self.refuses[1])
         if not self.in_sync:
             return result(errors.NOT_ENOUGH_REPLICAS)
         (header,) = batches.produced(records)
@@ -236,6 +257,8 @@ class Shop:
             self._append(log, stamped)
         if topic == ORDERS and self.produced == self.hides:
             self.hidden = log.log[-1][2]
+        if header.transactional:
+            self.open.setdefault(header.producer_id, base)
         log.appended[mark] = base
         self.cut |= (topic, base) == self.cuts
         return result(0, base, 1_700_000_000_000 if self.appends else -1)
@@ -264,13 +287,15 @@ class Shop:
             "responses": [
                 {
                     "topic": each["topic"],
-                    "partitions": [self._fetched(each["topic"], part) for part in each["partitions"]],
+                    "partitions": [
+                        self._fetched(each["topic"], part, bool(body["isolationLevel"])) for part in each["partitions"]
+                    ],
                 }
                 for each in body["topics"]
             ],
         }
 
-    def _fetched(self, topic: str, part: Body) -> Body:
+    def _fetched(self, topic: str, part: Body, committed: bool) -> Body:
         log = self.logs.get((topic, part["partition"]))
         at = part["fetchOffset"]
         code = 0
@@ -278,14 +303,23 @@ class Shop:
             code, log = errors.UNKNOWN_TOPIC_OR_PARTITION, Partition()
         elif not log.start <= at <= log.end:
             code = errors.OFFSET_OUT_OF_RANGE
-        records = b"".join(data for _, end, data in log.log if end > at and data != self.hidden) if not code else b""
+        stable = min([log.end, *self.open.values()]) if topic == PAYMENTS else log.end
+        batches_read = [each for each in log.log if each[1] > at and each[2] != self.hidden] if not code else []
+        if committed:
+            batches_read = [each for each in batches_read if each[0] < stable]
+        records = b"".join(data for _, _, data in batches_read)
+        aborted = [
+            {"producerId": producer, "firstOffset": first}
+            for producer, first, last in self.aborted
+            if committed and self.tells_aborted and topic == PAYMENTS and last >= at
+        ]
         return {
             "partitionIndex": part["partition"],
             "errorCode": code,
             "highWatermark": log.end,
-            "lastStableOffset": log.end,
+            "lastStableOffset": stable,
             "logStartOffset": log.start,
-            "abortedTransactions": None,
+            "abortedTransactions": aborted or None,
             "preferredReadReplica": -1,
             "records": records,
         }
@@ -437,9 +471,10 @@ ASSIGNMENT = struct.pack(">hi", 0, 1) + _string(ORDERS) + struct.pack(">iii", 2,
 """Of the consumer protocol, version 0: the topic, and both of its partitions."""
 
 
-def captured(loading: bool = False) -> list[Captured]:
+def captured(loading: bool = False, aborting: bool = False) -> list[Captured]:
     """Forty batches to orders, one of them large, two transactions to payments, and a group that reads the orders.
-    `loading`: the coordinators were, when they were first asked, and were asked again."""
+    `loading`: the coordinators were, when they were first asked, and were asked again; `aborting`: the second
+    transaction aborts, and a consumer of committed records reads the payments."""
     shop = Shop("10.0.0.9", "shop-1", loads=dict.fromkeys(LOADED, 1) if loading else {})
     writer, payer, reader = (Captured(f"10.0.0.{number}:5000-10.0.0.9:9092#1") for number in (1, 2, 3))
 
@@ -499,7 +534,13 @@ def captured(loading: bool = False) -> list[Captured]:
         data = bytearray(batch(f"payment {number}", producer=mark["producerId"], transactional=True))
         batches.set_producer(data, 0, len(data), mark["producerId"], 0, number)
         say(payer, at + 0.05, api_keys.PRODUCE, produce(PAYMENTS, 0, bytes(data), TRANSACTION), "payer")
-        say(payer, at + 0.1, api_keys.END_TXN, {"transactionalId": TRANSACTION, **mark, "committed": True}, "payer")
+        say(
+            payer,
+            at + 0.1,
+            api_keys.END_TXN,
+            {"transactionalId": TRANSACTION, **mark, "committed": not (aborting and number)},
+            "payer",
+        )
 
     say(reader, 1.0, api_keys.FIND_COORDINATOR, {"key": GROUP, "keyType": 0}, "reader")
     joining = {
@@ -580,21 +621,41 @@ def captured(loading: bool = False) -> list[Captured]:
         say(reader, 1.6 + round_ / 5, api_keys.OFFSET_COMMIT, commit, "reader")
     say(reader, 2.0, api_keys.HEARTBEAT, member, "reader")
     say(reader, 2.1, api_keys.LEAVE_GROUP, {"groupId": GROUP, "memberId": joined["memberId"]}, "reader")
-    return [writer, payer, reader]
+    if not aborting:
+        return [writer, payer, reader]
+    auditor_of_payments = Captured("10.0.0.4:5000-10.0.0.9:9092#1")
+    part = {
+        "partition": 0,
+        "currentLeaderEpoch": -1,
+        "fetchOffset": 0,
+        "logStartOffset": -1,
+        "partitionMaxBytes": 1 << 20,
+    }
+    payments = {**fetch, "isolationLevel": 1, "topics": [{"topic": PAYMENTS, "partitions": [part]}]}
+    say(auditor_of_payments, 2.2, api_keys.FETCH, payments, "accounting")
+    return [writer, payer, reader, auditor_of_payments]
 
 
 @cache
-def _sessions(loading: bool) -> tuple[Session, ...]:
-    return tuple(capture.session() for capture in captured(loading))
+def _sessions(loading: bool, aborting: bool) -> tuple[Session, ...]:
+    return tuple(capture.session() for capture in captured(loading, aborting))
 
 
-def replayed_at(shop: Shop, out: Path, *, speed: float | None = None, loading: bool = False, **options: Any) -> Path:
-    """The capture (`loading`: that one) replayed at a shop; the RUN. What retention and the cleaner do is done before
-    it is audited."""
+def replayed_at(
+    shop: Shop,
+    out: Path,
+    *,
+    speed: float | None = None,
+    loading: bool = False,
+    aborting: bool = False,
+    **options: Any,
+) -> Path:
+    """The capture (`loading`, `aborting`: that one) replayed at a shop; the RUN. What retention and the cleaner do is
+    done before it is audited."""
     wanted = replace(Options(shop.host, 9092, settings=Settings(speed=speed), audit=False), **options)
 
     async def sent_and_audited() -> None:
-        await run.replay(MemorySource(_sessions(loading)), wanted, shop.dial, out, [])
+        await run.replay(MemorySource(_sessions(loading, aborting)), wanted, shop.dial, out, [])
         shop.later()
         await auditor.audit(out, shop.host, 9092, shop.dial, wanted.access.reach(shop.host, 9092))
 

@@ -116,6 +116,7 @@ def test_what_is_asked_for_in_python_is_what_the_command_does(monkeypatch: pytes
         "as-captured",
         "--seed-fetched",
         "--yes",
+        "--missing-topics-ok",
         "--partial",
         "--no-audit",
         "--workers",

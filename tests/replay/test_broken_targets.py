@@ -3,7 +3,8 @@ The same capture each time, of a shop that is well (`shop.py`), in memory and in
 
 What only a real broker does is in test_regressions and test_audited; here is what its answers, and its logs, look like.
 
-Proves: replay/diff/latencies.py, and `kwire diff` from the target's answers to its first line
+Proves: replay/diff/latencies.py, replay/diff/steadiness.py, and `kwire diff` from the target's answers to its first
+line
 """
 
 from __future__ import annotations
@@ -79,12 +80,13 @@ BROKEN: dict[str, tuple[Shop, dict[str, Any], str]] = {
     ),
     "another timestamp type": (
         Shop(appends=True), {},
-        "3 unexpected differences: Fetch v11 stored with another timestamp type (orders/0) and 1 more kind",
+        "3 unexpected differences: Produce v8 stored otherwise than sent 2 records: not compressed, LogAppendTime, "
+        "format v2 (payments/0) and 1 more kind",
     ),
     "too few replicas in sync": (
         Shop(in_sync=False), {"settings": Settings(speed=None, limits=Limits(errors=0.1))},
         "42 unexpected differences: Produce v8 error appeared NOT_ENOUGH_REPLICAS (19) (orders/0); "
-        "2 more follow from it",
+        "3 more follow from it",
     ),
     "a shorter transaction timeout": (
         Shop(longest_transaction_ms=5000), {},
@@ -133,8 +135,8 @@ BROKEN: dict[str, tuple[Shop, dict[str, Any], str]] = {
     ),
     "a connection that is cut before an answer": (
         Shop(cuts=(ORDERS, 9)), {},
-        "1 unexpected difference: Produce v8 stored twice 1 request sent again, 3 records more than acknowledged "
-        "(orders/0); 1 more follows from it",
+        "2 unexpected differences: Produce unsteady connection ended before an answer: 1 of 42 Produce and 1 more "
+        "kind; 1 more follows from them",
     ),
 }
 # fmt: on
@@ -167,6 +169,45 @@ def test_the_first_line_names_what_is_broken(what: str, healthy: Path, tmp_path:
         for each in (comparison, beyond)
     )
     assert second == first
+
+
+AN_END_THAT_IS_CHANGED: dict[str, tuple[Shop, bool, str, str]] = {
+    "a commit that becomes an abort": (
+        Shop(ends_as={1: False}), True, "1 unexpected difference: EndTxn v1 committed records hidden 1 record of "
+        "payments/0 (pay-1); 1 more follows from it", "1 of committed transactions are hidden",
+    ),
+    "a commit that becomes an abort, and nobody reads it": (
+        Shop(ends_as={1: False}), False, "1 unexpected difference: EndTxn v1 committed records hidden 1 record of "
+        "payments/0 (pay-1)", "1 of committed transactions are hidden",
+    ),
+    "an abort that becomes a commit": (
+        Shop(ends_as={2: True}), True, "1 unexpected difference: EndTxn v1 aborted records visible 1 record of "
+        "payments/0 (pay-1); 1 more follows from it", "1 of aborted transactions are visible",
+    ),
+    "a target that hides which transactions aborted": (
+        Shop(tells_aborted=False), True, "1 unexpected difference: EndTxn v1 aborted records visible 1 record of "
+        "payments/0 (pay-1); 1 more follows from it", "1 of aborted transactions are visible",
+    ),
+    "a target that acknowledges an end and forgets it": (
+        Shop(ends_as={1: None, 2: None}), False, "1 unexpected difference: EndTxn v1 transaction left open 1 record of "
+        "payments/0 (pay-1)", "1 are in transactions that the target left open",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", AN_END_THAT_IS_CHANGED)
+def test_a_transaction_that_does_not_end_as_its_client_said(what: str, tmp_path: Path) -> None:
+    shop, aborting, line, audited = AN_END_THAT_IS_CHANGED[what]
+    good = replayed_at(Shop(), tmp_path / "good", aborting=aborting)
+    assert first_line(compare(pairs.from_run(good))) == "same"
+    broken = replayed_at(shop, tmp_path / "run", aborting=aborting)
+    comparison = compare(pairs.from_run(broken))
+    assert first_line(comparison) == line
+    assert audited in text.as_text(comparison, SIDES)
+    assert_the_same(pairs.from_run(broken))
+    assert first_line(compare(pairs.from_runs(good, broken))) == line
+    # What one target does as well as the other is no difference between them.
+    assert first_line(compare(pairs.from_runs(broken, broken))) == "same"
 
 
 def _against(left: Path, right: Path) -> tuple[str, set[str | None]]:
@@ -206,9 +247,11 @@ def test_an_idempotent_batch_that_was_sent_again_is_stored_once(tmp_path: Path) 
     """The target answers as to any duplicate; the cause is the replayer's."""
     again = replayed_at(Shop(cuts=(PAYMENTS, 2)), tmp_path / "run")
     comparison = compare(pairs.from_run(again))
-    assert first_line(comparison) == "same"
+    line = "1 unexpected difference: Produce unsteady connection ended before an answer: 1 of 42 Produce"
+    assert first_line(comparison) == line
     assert [(difference.kind, difference.rule) for difference in comparison.differences] == [
-        ("swallowed as a duplicate", "sent_again")
+        ("swallowed as a duplicate", "sent_again"),
+        ("unsteady", None),
     ]
     assert_the_same(pairs.from_run(again))
 
@@ -216,8 +259,8 @@ def test_an_idempotent_batch_that_was_sent_again_is_stored_once(tmp_path: Path) 
 def test_whether_a_batch_is_there_twice_is_not_known_where_the_audit_cannot_see_it(tmp_path: Path) -> None:
     """Of a topic that may have had records before nobody knows whose they are."""
     again = replayed_at(Shop(cuts=(ORDERS, 9)), tmp_path / "run", yes=True)
-    line = "1 unexpected difference: Produce v8 perhaps stored twice 1 request sent again (orders/0)"
-    assert first_line(compare(pairs.from_run(again))).startswith(line)
+    line = "1 x Produce v8  (records)  perhaps stored twice"
+    assert line in text.as_text(compare(pairs.from_run(again)), SIDES)
 
 
 def test_an_audit_of_another_cluster_than_the_runs_is_told(tmp_path: Path) -> None:
@@ -237,8 +280,44 @@ def test_fewer_partitions_are_told_before_anything_is_sent(tmp_path: Path) -> No
         replayed_at(Shop(partitions=1), tmp_path / "run")
 
 
+def test_a_topic_that_is_missing_is_told_before_anything_is_sent(tmp_path: Path) -> None:
+    shop = Shop(partitions=0)
+    with pytest.raises(seeding.MissingTopicsError, match="the target has no topic orders, to which the capture writes"):
+        replayed_at(shop, tmp_path / "run")
+    assert shop.produced == 0
+    settings = Settings(speed=None, limits=Limits(errors=0.1))
+    run = replayed_at(shop, tmp_path / "run", missing_topics_ok=True, settings=settings)
+    assert "UNKNOWN_TOPIC_OR_PARTITION (3)" in first_line(compare(pairs.from_run(run)))
+
+
 def test_runs_with_other_names_of_groups_are_not_compared(healthy: Path, tmp_path: Path) -> None:
     """A group that one calls `billing` and the other `x.billing` would never be compared."""
     named = replayed_at(Shop(), tmp_path / "run", renaming=Renaming({}, "x."))
     with pytest.raises(DatasetError, match="different names of groups"):
         pairs.from_runs(healthy, named)
+
+
+# fmt: off
+UNSTEADY: dict[str, tuple[Shop, str]] = {
+    "each fifth batch is refused first, as if its disk failed": (
+        Shop(refuses=(5, errors.KAFKA_STORAGE_ERROR)),
+        "1 unexpected difference: Produce unsteady answered KAFKA_STORAGE_ERROR (56) first: 10 of 42 Produce",
+    ),
+    "a leader that is not known yet": (
+        Shop(refuses=(40, errors.NOT_LEADER_OR_FOLLOWER)), "same",
+    ),
+    "a quota where there was none": (
+        Shop(throttles=300), "1 unexpected difference: Produce held back by a quota 42 of 42 Produce, at most 300 ms",
+    ),
+}
+# fmt: on
+
+
+@pytest.mark.parametrize("what", UNSTEADY)
+def test_an_answer_that_a_client_does_not_keep_is_told(what: str, healthy: Path, tmp_path: Path) -> None:
+    shop, line = UNSTEADY[what]
+    broken = replayed_at(shop, tmp_path / "run")
+    assert first_line(compare(pairs.from_run(broken))) == line
+    assert first_line(compare(pairs.from_runs(healthy, broken))) == line
+    assert first_line(compare(pairs.from_runs(broken, broken))) == "same"
+    assert_the_same(pairs.from_run(broken))

@@ -193,7 +193,7 @@ def test_a_topic_with_fewer_partitions_is_told_before_anything_is_sent(tmp_path:
     capture.add(0.0, api_keys.PRODUCE, VERSION, produced(records), produced_answer({0: 0, 2: 0}))
     capture.add(0.1, api_keys.PRODUCE, VERSION, produced({2: batch()}), produced_answer({2: 3}))
     with sinking() as port:
-        options = Options("127.0.0.1", port, settings=Settings(speed=None), yes=True)
+        options = Options("127.0.0.1", port, settings=Settings(speed=None), yes=True, missing_topics_ok=True)
         with pytest.raises(seeding.TooFewPartitionsError, match="orders has 1 partitions, the captured one 3"):
             asyncio.run(run.replay(MemorySource([capture.session()]), options, link.tcp(), tmp_path / "run", []))
         assert not (tmp_path / "run").exists()
@@ -258,7 +258,7 @@ def test_how_far_a_run_is_stands_on_a_terminal_only(
         screen.terminal = terminal
         monkeypatch.setattr("sys.stderr", screen)
         with sinking() as port, commands._telling() as tell:
-            options = Options("127.0.0.1", port, settings=Settings(speed=None), yes=True)
+            options = Options("127.0.0.1", port, settings=Settings(speed=None), yes=True, missing_topics_ok=True)
             asyncio.run(
                 run.replay(MemorySource(sessions(1, 5, None)), options, link.tcp(), tmp_path / name, [], tell=tell)
             )
@@ -305,7 +305,7 @@ def test_what_is_assumed_of_a_target_is_checked(arguments: list[str], message: s
 def replayed(
     port: int, out: Path, speed: float | None = None, rate: float | None = None, **options: object
 ) -> run.Result:
-    chosen = Options("127.0.0.1", port, settings=Settings(speed=speed), yes=True, **options)  # type: ignore[arg-type]
+    chosen = Options("127.0.0.1", port, settings=Settings(speed=speed), yes=True, missing_topics_ok=True, **options)  # type: ignore[arg-type]
     return asyncio.run(run.replay(MemorySource(sessions(4, 25, rate)), chosen, link.tcp(), out, []))
 
 
@@ -340,7 +340,19 @@ def test_ctrl_c_while_it_is_read_back_ends_a_loop(
     out = tmp_path / "run"
     with sinking() as port:
         code = parser.main(
-            ["replay", str(CAPTURE), "--to", f"127.0.0.1:{port}", "-o", str(out), "--speed", "max", "--yes", "--loop"]
+            [
+                "replay",
+                str(CAPTURE),
+                "--to",
+                f"127.0.0.1:{port}",
+                "-o",
+                str(out),
+                "--speed",
+                "max",
+                "--yes",
+                "--missing-topics-ok",
+                "--loop",
+            ]
         )
     assert code == 130
     captured = capsys.readouterr()
@@ -364,7 +376,9 @@ def test_what_was_not_audited_is_not_called_the_same(tmp_path: Path, capsys: pyt
         return capsys.readouterr().out.splitlines()[0]
 
     with sinking() as port:
-        options = Options("127.0.0.1", port, settings=Settings(speed=None), yes=True, audit=False)
+        options = Options(
+            "127.0.0.1", port, settings=Settings(speed=None), yes=True, missing_topics_ok=True, audit=False
+        )
         result = asyncio.run(run.replay(MemorySource([capture.session()]), options, link.tcp(), out, []))
         assert (result.audit, result.not_audited) == (None, "--no-audit")
         before = analyzer.open_dataset(out)
@@ -476,6 +490,7 @@ def check_interrupted(tmp_path: Path, number: signal.Signals, while_: str, *how:
                 str(tmp_path / "run"),
                 "--speed",
                 "0.01",
+                "--missing-topics-ok",
                 *how,
             ],
             cwd=ROOT,
@@ -575,7 +590,9 @@ def test_what_expects_no_answer_is_sent_before_the_run_ends(tmp_path: Path) -> N
     session, size = unanswered()
     with serving(Slow) as port:
         Sink.port = port
-        chosen = Options("127.0.0.1", port, settings=Settings(speed=None, backlog_bytes=64 << 20), yes=True)
+        chosen = Options(
+            "127.0.0.1", port, settings=Settings(speed=None, backlog_bytes=64 << 20), yes=True, missing_topics_ok=True
+        )
         result = asyncio.run(run.replay(MemorySource([session]), chosen, link.tcp(), tmp_path / "run", []))
         assert until(lambda: got == 200 * size)
     assert result.valid
@@ -616,7 +633,7 @@ def test_a_target_that_stops_reading_ends_the_run_and_little_is_kept_for_it(
     settings = Settings(speed=None, answer_timeout=1.0, backlog_bytes=1 << 20)
     with serving(Deaf) as port:
         Sink.port = port
-        chosen = Options("127.0.0.1", port, settings=settings, yes=True)
+        chosen = Options("127.0.0.1", port, settings=settings, yes=True, missing_topics_ok=True)
         result = asyncio.run(run.replay(MemorySource([capture]), chosen, link.tcp(), tmp_path / "run", []))
         Deaf.deaf.loop.call_soon_threadsafe(Deaf.deaf.transport.abort)
         assert closed.wait(SECONDS)

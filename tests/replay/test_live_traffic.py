@@ -67,7 +67,7 @@ def at(shop: Shop, live: LiveSource, out: Path, notes: list[str] | None = None, 
 
 def test_a_live_flow_and_sessions_come_to_the_same_outcomes(tmp_path: Path) -> None:
     captures = produced_by(3)
-    wanted = Options("127.0.0.1", 0, settings=Settings(speed=None), yes=True, audit=False)
+    wanted = Options("127.0.0.1", 0, settings=Settings(speed=None), yes=True, missing_topics_ok=True, audit=False)
     with sinking() as port:
         wanted = dataclasses.replace(wanted, port=port)
         live = begun(in_order_of_answers(captures))
@@ -185,7 +185,9 @@ def test_the_captured_cluster_is_told_before_anything_is_sent_to_it(tmp_path: Pa
 
 def test_topics_get_their_prefix_when_they_are_met(tmp_path: Path) -> None:
     shop = Shop()
-    result = at(shop, begun(in_order_of_answers(captured())), tmp_path / "run", prefix_topics="shadow.")
+    result = at(
+        shop, begun(in_order_of_answers(captured())), tmp_path / "run", prefix_topics="shadow.", missing_topics_ok=True
+    )
     map_topic = dataset.open_dataset(tmp_path / "run").manifest["replay"]["map_topic"]
     assert map_topic == {ORDERS: f"shadow.{ORDERS}", PAYMENTS: f"shadow.{PAYMENTS}"}
     assert result.counts.verdicts["answered"]
@@ -199,7 +201,7 @@ def test_nothing_to_replay_is_told(tmp_path: Path) -> None:
     process = subprocess.run(command, cwd=ROOT, input=head, capture_output=True, timeout=SECONDS)
     assert process.returncode == 2
     assert process.stderr.decode().startswith("kwire: nothing to replay: -: holds no packet")
-    assert "kwire summary FILE" in process.stderr.decode(), "what came on stdin is gone"
+    assert "kwire analyze FILE" in process.stderr.decode(), "what came on stdin is gone"
 
 
 def spoken(*when: tuple[str, float]) -> list[CapturedExchange]:
@@ -279,7 +281,7 @@ def test_what_ends_the_reading_ends_the_replay(tmp_path: Path) -> None:
 
 def test_the_command_sends_stdin_and_a_file_as_they_are_read(tmp_path: Path) -> None:
     with sinking() as port:
-        where = ("--to", f"127.0.0.1:{port}", "--speed", "max", "--yes", "--no-audit")
+        where = ("--to", f"127.0.0.1:{port}", "--speed", "max", "--yes", "--missing-topics-ok", "--no-audit")
         whole = kwire("replay", CAPTURE, *where, "-o", tmp_path / "whole")
         read = kwire("replay", CAPTURE, *where, "-o", tmp_path / "read", "--no-survey")
         command = [*KWIRE, "replay", "-", *where, "-o", str(tmp_path / "piped")]

@@ -27,11 +27,17 @@ OUT_OF_ORDER = {
     "acknowledged": 9,
     "readable": 9,
     "missing": 0,
+    "displaced": 0,
+    "alignment": None,
     "out_of_order": 1,
     "first_missing_offset": None,
     "stored_otherwise": 0,
     "stored_as": None,
     "unclaimed": 0,
+    "hidden": None,
+    "visible": None,
+    "left_open": None,
+    "transactions": [],
 }
 
 
@@ -139,6 +145,8 @@ def test_the_first_line_of_the_summary_says_it(tmp_path: Path) -> None:
 def test_what_may_be_there_twice_is_among_the_last_lines() -> None:
     again = result(False, False)
     again.counts.retries.update(reconnected=5, perhaps_twice=2)
+    again.audit = Audit([], [])
+    assert "audit      no record was acknowledged, so there is none to look for" in commands.summary(again, "run")
     again.audit = Audit([{**OUT_OF_ORDER, "out_of_order": 0, "unclaimed": 4}], [])
     assert commands.summary(again, "run").splitlines()[-3:-1] == [
         "again      2 requests to produce without a producer id: the target may have these records twice",

@@ -35,12 +35,12 @@ captured = MemorySource(sessions(1, requests, None))
 print("ready", flush=True)
 sys.stdin.readline()
 for number in range(int(sys.argv[5])):
-    options = Options("127.0.0.1", port, settings=Settings(speed=None), yes=True)
+    options = Options("127.0.0.1", port, settings=Settings(speed=None), yes=True, missing_topics_ok=True)
     try:
         asyncio.run(run.replay(captured, options, link.tcp(), f"{out}/{number}", [], wait))
         print("done", flush=True)
     except DatasetError as refused:
-        print(f"{refused} ({refused.hint})", flush=True)
+        print(f"{refused.message} ({refused.hint})", flush=True)
 """
 
 

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 
 import pyarrow as pa
@@ -61,3 +63,19 @@ def test_a_shard_has_room_for_its_own_connections(capture: Path, shards: int) ->
     for stage, own in zip(stages, begun, strict=True):
         assert own[: CONNECTIONS // shards].all(), "no row belongs to another shard"
         assert len(stage.connections) < max(512, 4 * CONNECTIONS // shards)
+
+
+def test_an_engine_goes_with_its_last_reference(capture: Path) -> None:
+    """Its windows are large: two captures in turn need no more memory than one."""
+    [point] = capture_points([str(capture)], False)
+    gc.disable()
+    try:
+        run = Engine(point, Settings())
+        for window in run.windows():
+            window.names.release()
+        del window
+        reader = weakref.ref(run.reader)
+        del run
+        assert reader() is None
+    finally:
+        gc.enable()

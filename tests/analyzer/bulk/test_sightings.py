@@ -52,6 +52,9 @@ def test_every_packet_of_a_sample_twice(folder: Path, tmp_path: Path) -> None:
             "duplicates": packets,
             "duplicate_bytes": single["duplicate_bytes"] + single["payload_bytes"],
             "last_time": double["last_time"],
+            "longest_silence_us": double["longest_silence_us"],
         }
+        shorter = single["longest_silence_us"] - double["longest_silence_us"]
+        assert shorter in (0, DELAY_NS // 1000)  # it begins with the copy
         assert double == expected
         assert single["duplicates"] == single["overlap_conflicts"] == 0

@@ -64,7 +64,9 @@ def audited(
     partition.read = True
     for offset, value in enumerate(log, start):
         partition.see(Reader().read(batch(value, base_offset=offset)))
-    return partition.row(WHERE)
+    row_of = partition.row(WHERE)
+    row_of.pop("alignment")
+    return row_of
 
 
 def row(acknowledged: int, missing: int = 0, first: int | None = None, moved: int = 0, more: int | None = 0) -> Body:
@@ -74,11 +76,16 @@ def row(acknowledged: int, missing: int = 0, first: int | None = None, moved: in
         "acknowledged": acknowledged,
         "readable": acknowledged - missing,
         "missing": missing,
+        "displaced": 0,
         "out_of_order": moved,
         "first_missing_offset": first,
         "stored_otherwise": 0,
         "stored_as": None,
         "unclaimed": more,
+        "hidden": None,
+        "visible": None,
+        "left_open": None,
+        "transactions": [],
     }
 
 

@@ -6,6 +6,7 @@ replay/diff/learning.py, replay/diff/equality.py, replay/diff/offsets.py
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from kwire.analyzer.dataset.dataset import DatasetError
 from kwire.replay.diff import pairs, stored_run
 from kwire.replay.diff.compare import Comparison, compare
 from kwire.replay.diff.differences import grouped
+from kwire.replay.diff.steadiness import Steadiness
 from tests.bench import diff as bench
 from tests.replay.diff.both_ways import assert_the_same
 from tests.replay.replaying import replayed_at
@@ -109,6 +111,8 @@ def test_pairs_in_memory_compare_as_pairs_on_disk_do(runs: list[Path]) -> None:
     for path in runs:
         run = pairs.from_run(path)
         assert_the_same(run)
+        # Only a RUN says what its answers were before they were kept.
+        run.runs = tuple(dataclasses.replace(facts, steadiness=Steadiness()) for facts in run.runs)
         assert _summary(compare(run)) == _summary(compare(list(run)))
 
 

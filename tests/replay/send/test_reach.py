@@ -231,7 +231,14 @@ def watched(dialled: list[tuple[str, int]], inner: Dial | None = None) -> Dial:
 
 
 def replayed(port: int, out: Path, dialled: list[tuple[str, int]], how: Access | None = None) -> run.Result:
-    options = Options(HERE, port, settings=Settings(speed=None, reconnect=0.2), yes=True, access=how or Access())
+    options = Options(
+        HERE,
+        port,
+        settings=Settings(speed=None, reconnect=0.2),
+        yes=True,
+        missing_topics_ok=True,
+        access=how or Access(),
+    )
     dial = options.access.reach(HERE, port).guard(watched(dialled))
     return asyncio.run(run.replay(MemorySource(sessions(2, 5, None)), options, dial, out, []))
 
@@ -363,7 +370,7 @@ class Nonsense(Sink):
 def test_a_target_that_answers_with_nonsense_is_no_success(tmp_path: Path) -> None:
     with serving(Nonsense) as port:
         Nonsense.port = port
-        options = Options(HERE, port, settings=Settings(speed=None), yes=True)
+        options = Options(HERE, port, settings=Settings(speed=None), yes=True, missing_topics_ok=True)
         result = asyncio.run(run.replay(MemorySource(sessions(2, 8, None)), options, link.tcp(), tmp_path / "run", []))
     assert not result.valid
     assert result.counts.verdicts["unanswered"] == 16
@@ -443,7 +450,17 @@ def test_a_target_without_what_seeding_needs_is_one_line(tmp_path: Path) -> None
     """The sink offers no CreateTopics."""
     with serving(Sink) as port:
         Sink.port = port
-        done = kwire("replay", CAPTURE, "--to", f"{HERE}:{port}", "-o", tmp_path / "run", "--seed-topics", "--yes")
+        done = kwire(
+            "replay",
+            CAPTURE,
+            "--to",
+            f"{HERE}:{port}",
+            "-o",
+            tmp_path / "run",
+            "--seed-topics",
+            "--yes",
+            "--missing-topics-ok",
+        )
     assert done.returncode == 2
     assert done.stderr.splitlines()[-2:] == [f"kwire: {HERE}:{port}: does not offer CreateTopics", "hint: is it Kafka?"]
     assert not (tmp_path / "run").exists()

@@ -149,9 +149,9 @@ def shipped(folder: Path) -> Path:
     source.mkdir()
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.decode()
     for name in listed.split("\0"):
-        if name and (ROOT / name).is_file() and not name.startswith("tests/"):
+        if name and (ROOT / name).exists() and not name.startswith("tests/"):
             (source / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, source / name)
+            shutil.copy2(ROOT / name, source / name, follow_symlinks=False)
     subprocess.run(
         [
             sys.executable,

@@ -94,7 +94,8 @@ def test_a_window_is_a_part_of_the_whole(txn: Asking) -> None:
 
 
 SORTED = (
-    "latency",
+    "latency_us",
+    "total",
     "client_id",
     "request_time",
     "group_id",
