@@ -319,9 +319,9 @@ def commits_of(known: Known, readers: Readers, pairs: Pairs, counts: np.ndarray)
     committed = np.full(len(pairs.batch), NULL)
     rows = np.flatnonzero(counts)
     numbers: dict[str, int] = {}
-    for group in readers.group:
-        if group is not None:
-            numbers.setdefault(group, len(numbers))
+    for name in readers.group:
+        if name is not None:
+            numbers.setdefault(name, len(numbers))
     if not len(rows) or not len(committed) or not numbers:
         return committed
     group_of_reader = np.array([-1 if name is None else numbers[name] for name in readers.group], np.int64)

@@ -39,7 +39,7 @@ def slowly(tables: dict[str, pa.Table]) -> dict[tuple[Any, ...], tuple[Any, int]
     groups = {(row["client_id"], row["client_ip"]): row["group_ids"] or [] for row in tables["clients"].to_pylist()}
 
     def place(row: Row) -> tuple[str, int]:
-        return row["topic"] or names.get(row["topic_id"], row["topic_id"]), row["partition"]
+        return str(row["topic"] or names.get(row["topic_id"], row["topic_id"])), row["partition"]
 
     fetch_offset = {(*key(row), *place(row)): row["offset"] for row in tables["partitions"].to_pylist()}
     held = defaultdict(list)
@@ -188,7 +188,8 @@ def journeys(folder: Path, *conversations: list[list[Write]], **options: Any) ->
         for number, parts in enumerate(conversations)
     ]
     forging.read(folder, interleaved(*packets))
-    return analyzer.analyze(folder / "capture.pcap", **options).tables["journeys"].to_pylist()
+    rows: list[Row] = analyzer.analyze(folder / "capture.pcap", **options).tables["journeys"].to_pylist()
+    return rows
 
 
 def places(rows: list[Row]) -> list[tuple[Any, ...]]:
