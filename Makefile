@@ -2,8 +2,8 @@
 PYTHON ?= python3
 # Test processes; files are not split between them, because a file's tests share brokers and Spark sessions.
 WORKERS ?= 2
-# Broken inputs for each door of `make fuzz`.
-COUNT ?= 5000
+# Of `make fuzz` in all, and doors at a time (default: cores).
+MINUTES ?= 120
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
@@ -15,7 +15,7 @@ GROUPS := spark broker browser fuzz kill growth compiler
 space := $(subst ,, )
 ANY_GROUP := $(subst $(space), or ,$(strip $(GROUPS)))
 
-.PHONY: help demo test test-all test-rest test-group test-for nightly lint types imports pytest fuzz bench wheel docs lock clean
+.PHONY: help demo test test-all test-rest test-group test-for nightly lint types imports pytest fuzz bench wheel audit docs lock clean
 
 help:
 	@echo "make demo   install into .venv, analyse a shipped capture, show some of its exchanges, report on it"
@@ -23,9 +23,10 @@ help:
 	@echo "make test-all    the same with all tests; make test-group GROUP=spark: one group of $(GROUPS)"
 	@echo "make test-for FILE=analyzer/findings/groups.py    the tests that prove a module"
 	@echo "make nightly     all tests, then thousands of broken inputs and replays of every capture (hours)"
-	@echo "make fuzz   thousands of broken captures, log files and answers at every door (hours)"
+	@echo "make fuzz   broken captures, log files and answers at every door, for MINUTES=120 (tests/fuzz/README.md)"
 	@echo "make bench  time kwire against tshark on generated captures (minutes; needs tshark)"
 	@echo "make wheel  build dist/kwire-*.whl for any Python, its kernels compiled for x86-64-v3 and v2 (minutes; needs cc)"
+	@echo "make audit  known vulnerabilities of the locked packages (needs pip-audit and a network; says so without)"
 	@echo "make docs   build the documentation with its reference pages into out/docs/site (warnings are errors)"
 	@echo "make lock   resolve the dependencies of pyproject.toml again into requirements.lock"
 
@@ -83,10 +84,9 @@ pytest: $(VENV)/installed
 	$(PYTEST) $(ARGS)
 
 fuzz: $(VENV)/installed
-	@echo "== fuzz: $(COUNT) broken inputs at every door, with bounds of memory and processor time (hours; COUNT=5000)"
-	@set -e; for door in captures show segments asking planning rogue; do \
-		echo "-- $$door"; $(BIN)/python -m tests.fuzz --no-bounds --door $$door --count $(COUNT) $(ARGS); done
-	$(BIN)/python -m tests.captures.chunks --count $(COUNT)
+	@echo "== fuzz: broken inputs at every door, several at a time, with bounds of memory and processor time"
+	$(BIN)/python -m tests.fuzz.farm --minutes $(MINUTES) $(ARGS)
+	$(BIN)/python -m tests.captures.chunks --count 1000
 
 bench: $(VENV)/installed
 	@echo "== bench: kwire against tshark on generated captures"
@@ -95,6 +95,11 @@ bench: $(VENV)/installed
 wheel: $(VENV)/installed
 	@echo "== wheel: kwire with its kernels compiled, so that its first command does not (minutes)"
 	$(BIN)/python tools/wheel.py $(ARGS)
+
+audit: $(VENV)/installed
+	@echo "== audit: known vulnerabilities of the packages in requirements.lock"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --target out/audit 'pip-audit>=2.7' || true
+	PYTHONPATH=out/audit $(BIN)/python tools/audit.py $(ARGS)
 
 docs: $(VENV)/installed out/docs-venv/installed
 	@echo "== docs: reference pages from the code, then mkdocs, whose warnings are errors"

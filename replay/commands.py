@@ -37,7 +37,7 @@ from kwire.replay.diff.latencies import SLOWER as SLOWER_KIND
 from kwire.replay.options import Options
 from kwire.replay.plan import renaming, steps
 from kwire.replay.remap.topology import Topology
-from kwire.replay.run_plan import RunPlan, missing, unmapped
+from kwire.replay.run_plan import RunPlan, missing, pause_warnings, unmapped
 from kwire.replay.send import link
 from kwire.replay.send import target as targets
 from kwire.replay.send.same_cluster import why_same
@@ -283,7 +283,8 @@ def _dry_run(options: ReplayOptions, source: Source, wanted: Options, dial: link
         offers, topology = target.offers, target.topology
     wanted, planned, cluster = run_plan.options, run_plan.plan, run_plan.cluster
     allowed = wanted.access.reach(wanted.host, wanted.port)
-    warnings = [*warnings, *unmapped(wanted, cluster, planned)]
+    warnings += pause_warnings(wanted.settings, run_plan.pause, source.start_ns)
+    warnings += unmapped(wanted, cluster, planned)
     if not assumed:
         warnings += allowed.unused(topology.nodes)
     rows = table(source.planned_windows(run_plan, offers, topology))

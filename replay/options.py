@@ -26,7 +26,7 @@ class Options:
       that are written to
     - `selection`, `renaming`, `times`: what of the capture is sent, under which names, and in how many copies
       (`reading.prepared`); `prefix_topics`: of all topics' names on the target; `rate`: requests a second on average,
-      in place of a speed
+      in place of a speed; `longest_pause_ns`: to which pauses between requests are cut
     - `in_windows`: the capture is never held whole (None: unless it is small); not `survey`: nor is it gone through
       before
     """
@@ -50,6 +50,7 @@ class Options:
     prefix_topics: str = ""
     times: int = 1
     rate: float | None = None
+    longest_pause_ns: int | None = None
     seed_fetched: bool = False
     in_windows: bool | None = None
     survey: bool = True

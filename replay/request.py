@@ -15,6 +15,7 @@ from typing import Final
 from kwire.analyzer.common.errors import UsageError
 from kwire.analyzer.filter.evaluation import parse
 from kwire.analyzer.options.replay import AccessOptions, ReplayOptions, SendOptions
+from kwire.analyzer.options.values import MOST_SECONDS
 from kwire.analyzer.protocol import api_keys
 from kwire.replay.options import Options
 from kwire.replay.plan import apis
@@ -202,6 +203,9 @@ def _check(request: SendOptions, map_topic: Mapping[str, str]) -> None:
     if rate is not None and not 0 < rate < _FASTEST:
         why = f"not below {_FASTEST:g}" if rate >= _FASTEST else "not a positive number"
         raise UsageError(f"--rate {rate}: {why}", "requests a second, on average")
+    for option, seconds in (("--longest-pause", request.longest_pause), ("--give-up-after", request.give_up_after)):
+        if seconds is not None and not 0 < seconds < MOST_SECONDS:
+            raise UsageError(f"{option} {seconds:g}: no positive number of seconds", "as in 60s or 5m")
     if request.topics is not None and not _topics(request.topics):
         raise UsageError("--topics: names no topic", "as in --topics orders,pay*; without it all are sent")
     _check_topics(map_topic)
@@ -243,7 +247,7 @@ def resolve(host: str, port: int, request: ReplayRequest) -> Options:
         host,
         port,
         _allowed(request.allow),
-        Settings(speed=speed, schedule=schedule),
+        Settings(speed=speed, schedule=schedule, silence=request.give_up_after),
         map_topic,
         request.offsets,
         request.timestamps,
@@ -261,6 +265,7 @@ def resolve(host: str, port: int, request: ReplayRequest) -> Options:
         prefix_topics=request.prefix_topics or "",
         times=request.times,
         rate=request.rate,
+        longest_pause_ns=None if request.longest_pause is None else round(request.longest_pause * 1e9),
         seed_fetched=request.seed_fetched,
         in_windows=_in_windows(request),
         survey=request.survey,

@@ -29,7 +29,7 @@ from kwire.replay.plan.cluster import Cluster
 from kwire.replay.plan.sessions import Session
 from kwire.replay.plan.steps import Plan
 from kwire.replay.remap.remap import SHIFT, Remap, RemapOptions
-from kwire.replay.run_plan import RunPlan, broker_ids, missing, too_few, unmapped, unnamed
+from kwire.replay.run_plan import RunPlan, broker_ids, missing, pause_warnings, too_few, unmapped, unnamed
 from kwire.replay.run_writer import Recorder
 from kwire.replay.send import lifetime, link, principals, seeding, seeding_records
 from kwire.replay.send import target as targets
@@ -157,6 +157,7 @@ async def _prepare(
         seeded = await seeding.seed(cluster, target, options.map_topic, options.allow, options.seed_as_captured)
         notes += seeded.notes
     warnings = await lifetime_warnings(options, source, run_plan, target, remap_options.time_delta_ms)
+    warnings += pause_warnings(options.settings, run_plan.pause, source.start_ns)
     for warning in warnings:
         (announce or notes.append)(warning)
     notes += reach.unused(topology.nodes)

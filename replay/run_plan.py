@@ -11,18 +11,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from kwire.analyzer.common.times import rfc3339
 from kwire.captures.errors import KwireError
 from kwire.replay.options import Options
 from kwire.replay.plan import decisions
 from kwire.replay.plan.cluster import Cluster, Topic
 from kwire.replay.plan.decisions import Planner
 from kwire.replay.plan.owned_names import OwnedNames
+from kwire.replay.plan.pauses import LONG_SECONDS, Pause
 from kwire.replay.plan.sessions import Session
 from kwire.replay.plan.steps import Plan, Skip
 from kwire.replay.plan.topic_partitions import is_id, is_topic
 from kwire.replay.plan.values import Offers
 from kwire.replay.remap.topology import Topology
 from kwire.replay.send import seeding
+from kwire.replay.send.lifetime import span
+from kwire.replay.send.settings import Settings
 
 _LISTED_IDS: Final = 5
 """Topic ids without a name that are listed."""
@@ -36,12 +40,14 @@ class RunPlan:
     - `plan`: without steps if they are planned window by window; it has the topics that they name all the same
     - `cluster`: the captured cluster, as far as it is known
     - `has_seen_all`: whether the whole capture was looked at
+    - `pause`: the longest between two requests, as captured, if it is not cut
     """
 
     options: Options
     plan: Plan
     cluster: Cluster
     has_seen_all: bool = True
+    pause: Pause | None = None
 
 
 class BadNamesError(KwireError):
@@ -65,7 +71,9 @@ def plan_options(options: Options, topic_ids: dict[str, str], topology: Topology
     owned = None
     if options.map_topic or options.prefix_topics or options.renaming:
         owned = OwnedNames(options.map_topic, bool(options.prefix_topics), options.renaming)
-    return decisions.PlanOptions(options.allow, topic_ids, counts if options.partial else {}, owned)
+    return decisions.PlanOptions(
+        options.allow, topic_ids, counts if options.partial else {}, owned, options.longest_pause_ns
+    )
 
 
 def window_planner(
@@ -120,6 +128,15 @@ def prefixed(options: Options, cluster: Cluster, planned: Plan) -> dict[str, str
     named |= {name for name, topic in cluster.topics.items() if not topic.internal}
     with_prefix = {name: options.prefix_topics + name for name in named if not name.startswith("__")}
     return with_prefix | options.map_topic
+
+
+def pause_warnings(settings: Settings, pause: Pause | None, start_ns: int) -> list[str]:
+    """A line if a pause of the capture would make the replay wait for long. `start_ns`: of the capture."""
+    begin, end = pause or (0, 0)
+    if settings.due(end - start_ns) - settings.due(begin - start_ns) <= LONG_SECONDS:
+        return []
+    long, when = span((end - begin) // 1_000_000), rfc3339(begin // 1000)
+    return [f"the capture pauses for {long} after {when}, and so will the replay: --longest-pause 60s cuts that"]
 
 
 # --- what the target lacks ---

@@ -17,6 +17,7 @@ from kwire.replay.options import Options
 from kwire.replay.plan import decisions, record_times
 from kwire.replay.plan.cluster import Cluster
 from kwire.replay.plan.decisions import Planner
+from kwire.replay.plan.pauses import Pauses
 from kwire.replay.plan.record_times import Times
 from kwire.replay.plan.sessions import Session
 from kwire.replay.plan.steps import Plan, Skip, Step
@@ -112,7 +113,10 @@ class MemorySource(Source):
             span = max((step.at_ns for step in planned.steps), default=0) / 1e9
             speed = options.rate * span / max(len(planned.steps), 1)
             options = dataclasses.replace(options, settings=dataclasses.replace(options.settings, speed=speed or None))
-        return RunPlan(options, planned, cluster)
+        pauses = Pauses()
+        for step in planned.steps if options.longest_pause_ns is None else ():
+            pauses.add(step.request.sent_ns)
+        return RunPlan(options, planned, cluster, pause=pauses.longest())
 
     def planned_windows(self, run_plan: RunPlan, offers: Offers, topology: Topology) -> Iterable[PlannedWindow]:
         return [(run_plan.plan.steps, run_plan.plan.skips)]
@@ -155,7 +159,8 @@ class TwoPassSource(Source):
         if options.prefix_topics:
             options = dataclasses.replace(options, map_topic=prefixed(options, cluster, planned))
         check_names(options, planned)
-        return RunPlan(options, planned, cluster)
+        pause = first.pauses.longest() if options.longest_pause_ns is None else None
+        return RunPlan(options, planned, cluster, pause=pause)
 
     def planned_windows(self, run_plan: RunPlan, offers: Offers, topology: Topology) -> Iterator[PlannedWindow]:
         planner = self._planner(run_plan.options, run_plan.cluster, offers, topology)
@@ -187,7 +192,8 @@ async def send_windows(
     """Send windows as they are read and planned. The second result is the seconds from the first step until the last
     outcome. `known`, `checks`: as of `from_one_process` and `WindowFeed`."""
     sending.remap.offsets.joined = True
-    feed = WindowFeed(reader, planner, sending.recorder, checks)
+    announce = sending.announce if reader.request_count is None else None
+    feed = WindowFeed(reader, planner, sending.recorder, checks, announce)
     with short_turns():
         done = await from_one_process(sending, known, (), feed)
     sending.notes += unnamed_counts(feed.unnamed)

@@ -15,7 +15,7 @@ import gc
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol
 
@@ -26,7 +26,7 @@ from kwire.replay.outcome import Outcome
 from kwire.replay.plan.decisions import Planner
 from kwire.replay.plan.steps import Skip, Step
 from kwire.replay.plan.windows import Window, WindowReader
-from kwire.replay.run_plan import topic_id_of
+from kwire.replay.run_plan import pause_warnings, topic_id_of
 from kwire.replay.run_writer import Recorder
 from kwire.replay.send.engine import Engine
 from kwire.replay.send.link import LinkError
@@ -56,6 +56,7 @@ class WindowFeed:
     """Feeds an engine from windows of a capture, and records the outcomes that it gives.
 
     - `checks`: looks at each window of a live capture before it is sent
+    - `announce`: gets a line if that capture pauses for long
     - `end_ns`: as `pace.end_ns`, so far
     - `unread`: requests that were not read, in a run that ended early
     - `unnamed`: how many requests were skipped, by topic id without a name
@@ -63,7 +64,12 @@ class WindowFeed:
     """
 
     def __init__(
-        self, reader: WindowReader, planner: Planner, recorder: Recorder, checks: TopicChecks | None = None
+        self,
+        reader: WindowReader,
+        planner: Planner,
+        recorder: Recorder,
+        checks: TopicChecks | None = None,
+        announce: Callable[[str], None] | None = None,
     ) -> None:
         self.end_ns = 0
         self.unread = 0
@@ -73,6 +79,7 @@ class WindowFeed:
         self._planner = planner
         self._recorder = recorder
         self._checks = checks
+        self._announce = announce
         self._windows = reader.windows()
         self._ready: deque[Outcome] = deque()
         self._arrived_bytes = self._recorded_bytes = 0  # of outcomes; each is counted by one thread only
@@ -180,8 +187,17 @@ class WindowFeed:
             if skip.rule == "unknown_topic_id":
                 self.unnamed[topic_id_of(skip)] += 1
         self.end_ns = max(self.end_ns, pace.end_ns(steps))
+        self._tell_pause()
         self._planned = steps
         return window, steps
+
+    def _tell_pause(self) -> None:
+        """Announce the first long pause, which nobody could know before."""
+        announce, pause = self._announce, self._planner.clock.longest
+        if announce is not None and self._engine is not None:
+            for line in pause_warnings(self._engine.settings, pause, pause[0]):
+                announce(line)
+                self._announce = None
 
     def _rest(self) -> None:
         self._rows()

@@ -3,10 +3,11 @@
     python tools/wheel.py [-o dist] [--sources .] [--targets x86-64-v3,x86-64-v2 | native] [--commands all | few]
 
 In: the sources as git tracks them (all of the folder where there is no git), Numba and a C compiler's linker (`cc`).
-Out: a wheel `kwire-VERSION-py3-none-manylinux_2_17_x86_64.whl`: what `pip wheel` makes of them, and in
-`kwire/captures/object_code/` for each target a shared library of all kernels, for each kind of arguments that kwire's
-own commands call them with (`captures/shipped.py` chooses; `tools/object_code.py` compiles). It needs neither Numba nor
-llvmlite, and fits any Python: kernels know arrays' addresses and numbers. Rules: nothing is compiled from the checkout,
+Out: a wheel `kwire-VERSION-py3-none-manylinux_2_17_x86_64.whl`, beside it a bill of materials (`tools/sbom.py`). The
+wheel is what `pip wheel` makes of the sources, and in `kwire/captures/object_code/` for each target a shared library of
+all kernels, for each kind of arguments that kwire's own commands call them with (`captures/shipped.py` chooses;
+`tools/object_code.py` compiles). It needs neither Numba nor llvmlite, and fits any Python: kernels know arrays'
+addresses and numbers. Rules: nothing is compiled from the checkout,
 but from what the wheel holds; a path of this machine, or an instruction that a target has not, ends the build.
 `native`: for this processor alone, and what this user's cache has already is not compiled again (for tests).
 
@@ -29,6 +30,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 WORKER = Path(__file__).resolve().parent / "object_code.py"
+SBOM = Path(__file__).resolve().parent / "sbom.py"
 NATIVE = "native"
 TARGETS = ("x86-64-v3", "x86-64-v2")
 PLATFORM = "manylinux_2_17_x86_64"
@@ -165,6 +167,11 @@ def main() -> None:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         (wheel,) = (folder / "made").glob("*.whl")
         print(path := shutil.move(wheel, options.out / wheel.name), f"{os.path.getsize(path) / 1e6:.1f} MB")
+        name, version = wheel.name.split("-")[:2]
+        bill = options.out / f"{name}-{version}.cdx.json"
+        command = [sys.executable, str(SBOM), "--sources", str(options.sources), "--out", str(bill)]
+        subprocess.run(command, check=True)
+        print(bill)
 
 
 if __name__ == "__main__":

@@ -58,12 +58,13 @@ class TopicActivity(NamedTuple):
 
 class TrafficSummary(NamedTuple):
     """Activity of connections and of topics. `fetched`: (topic id, partition, CRC-32C) of the first batch that was read
-    of topics without a name here; `rest`: exchanges of other APIs."""
+    of topics without a name here; `rest`: exchanges of other APIs; `sent_ns`: int64[n], when requests were sent."""
 
     connections: list[ConnectionActivity]
     topics: list[TopicActivity]
     fetched: list[tuple[str, int, bytes]]
     rest: Exchanges
+    sent_ns: np.ndarray
 
 
 class TrafficSummarizer:
@@ -86,6 +87,7 @@ class TrafficSummarizer:
             self._topics(parts) + _forgotten(rows),
             self._fetched(parts),
             rows.where(requests & ~busy),
+            rows.column("request_time")[requests],
         )
         ended = window.every.partitions[s.P_SET]
         self._sets = self._sets[:, ~np.isin(self._sets[0], ended[ended != NULL])]

@@ -2,20 +2,32 @@
 
 In: its path, and what was written beside it. Out: the file. Rules: what was there is replaced when the new one is
 whole; of a symbolic link of one's own what it leads to. A device, a pipe or a socket (`/dev/null`,
-`/dev/stdout`, `>(less)`) is no file: it is written into, and never replaced.
+`/dev/stdout`, `>(less)`) is no file: it is written into, and never replaced. What a killed process left beside a file
+is taken away by the next that writes it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
+from typing import Final
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 _OF_PROCESSES = ("/dev", "/dev/fd", "/proc")
 """Folders whose files are names for what some process has open, whatever that is."""
+_ENDING: Final = ".kwire-part"
+_YOUNG_SECONDS: Final = 60.0
+"""Age below which a folder without a lock may be one that somebody is about to lock."""
 
 
 def is_stream(path: str) -> bool:
@@ -47,31 +59,68 @@ def check(path: str) -> None:
         if not os.access(path, os.W_OK):
             raise PermissionError(None, "it is no file, and may not be written into")
         return
-    os.unlink(_begun(path))
+    with scratch(path):
+        pass
 
 
 @contextlib.contextmanager
 def written(path: str) -> Iterator[str]:
     """A file beside, mode 0600, to be written, which becomes that file when it is whole. Raises OSError."""
-    part = _begun(path)
-    try:
+    with scratch(path) as folder:
+        part = os.path.join(folder, "part")
+        os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         yield part
         put(part, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(part)
-        raise
 
 
-def _begun(path: str) -> str:
-    name = os.path.basename(path)[:100]
-    handle, part = tempfile.mkstemp(prefix=f".{name}.", dir=folder_for(path))
-    os.close(handle)
-    return part
+@contextlib.contextmanager
+def scratch(path: str) -> Iterator[str]:
+    """A hidden folder beside a file, mode 0700, for what is to become it; at the end it is gone with all in it. Raises
+    OSError."""
+    beside, prefix = folder_for(path), f".{os.path.basename(path)[:100]}."
+    _clear_dead(beside, prefix)
+    folder = tempfile.mkdtemp(prefix=prefix, suffix=_ENDING, dir=beside)
+    held = _held(folder)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if held is not None:
+            os.close(held)
+
+
+def _held(folder: str) -> int | None:
+    """An open folder with a lock that ends with this process; None if another has it, or it cannot be locked."""
+    if fcntl is None:
+        return None
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+        else:
+            return descriptor
+    return None
+
+
+def _clear_dead(beside: str, prefix: str) -> None:
+    """Take away the folders of processes that were killed while they wrote the same file."""
+    names = re.compile(re.escape(prefix) + r"\w{8}" + re.escape(_ENDING))
+    with contextlib.suppress(OSError):
+        for entry in list(os.scandir(beside)):
+            if not names.fullmatch(entry.name):
+                continue
+            status = entry.stat(follow_symlinks=False)
+            if status.st_uid == os.geteuid() and time.time() - status.st_mtime > _YOUNG_SECONDS:
+                held = _held(entry.path)
+                if held is not None:
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                    os.close(held)
 
 
 def put(part: str, path: str) -> None:
-    """`made`, a whole file in `folder_for(path)`, becomes that file. Raises OSError."""
+    """`part`, a whole file in `folder_for(path)` or a `scratch` folder, becomes that file. Raises OSError."""
     if not is_stream(path):
         os.replace(part, _behind(path))
         return

@@ -234,7 +234,8 @@ RECORDS = (
          "Of a control record: `abort`, `commit`, `LeaderChange`, `SnapshotHeader`, `SnapshotFooter`, `KRaftVersion`, "
          "`KRaftVoters`, or its number."),
         ("decoded", pa.string(),
-         "JSON of what control records and those of internal topics mean (`--records full`); null for others."),
+         "JSON of what control records and those of internal topics mean (`--records full`); null for others. Where a "
+         "batch holds more than its size allows: `left_out` and why, in the first row that is not decoded."),
     ),
 )
 # fmt: on

@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, Final
 
 import numpy as np
 
+from kwire.analyzer.common import mapped_files
 from kwire.analyzer.dataset.dataset import DatasetError
 from kwire.analyzer.frame import arrow
 
@@ -95,8 +96,7 @@ class _FilePool:
             if fitting:
                 return self._free.pop(min(fitting)[1])
         with tempfile.TemporaryFile(dir=folder()) as file:
-            os.posix_fallocate(file.fileno(), 0, size)  # else a full disk would end the process at some access
-            return mmap.mmap(file.fileno(), size)
+            return mapped_files.mapped(file.fileno(), size)
 
     def release(self, memory: mmap.mmap) -> None:
         """Offer a file for reuse. Takes no lock, because an array may end while this thread holds it."""

@@ -137,7 +137,7 @@ def _watch(options: WatchOptions, source: Source) -> int:
     seconds = options.duration or (float(SECONDS) if options.once and source.live else None)
     with ended_by(end, seconds):
         if options.once:
-            _once(session, source, screen, stop)
+            _once(session, source, screen, stop, timed=seconds is not None)
         elif screen:
             from kwire.analyzer.live.screen import Screen
 
@@ -171,10 +171,13 @@ def _over(session: WatchSession, source: Source, stop: threading.Event, seconds:
     return stop.is_set() and not source.live and not isinstance(source.stdin, Follower)
 
 
-def _once(session: WatchSession, source: Source, screen: bool, stop: threading.Event) -> None:
+def _once(session: WatchSession, source: Source, screen: bool, stop: threading.Event, timed: bool) -> None:
+    """One line or screen. Unless it is `timed`, a folder is read as far as it goes now."""
     session.start()
+    folder = source.stdin if isinstance(source.stdin, Follower) else None
     while not _over(session, source, stop, _UPDATE_SECONDS):
-        pass
+        if folder is not None and not timed and folder.has_caught_up():
+            source.stop()
     with session.lock:
         now = session.counts.moment()
         lost = _lost(session, source)

@@ -50,7 +50,9 @@ class WatchOptions(ReadArguments, LiveOptions, CommandOptions):
         "--json",
         help="one JSON object a line: each second, and each finding (the default where stdout is no terminal)",
     )
-    once: bool = flag("--once", help="one line or screen, of the last 10 s: at the end of a capture, or after --for")
+    once: bool = flag(
+        "--once", help="one line or screen, of the last 10 s: at the end of a capture or folder, or after --for"
+    )
     from_start: bool = flag(
         "--from-start",
         help="of a folder: begin at the oldest file, not where the last watch of it in this way was",

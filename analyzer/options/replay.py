@@ -11,6 +11,9 @@ from kwire.analyzer.options import values
 from kwire.analyzer.options.common import CaptureOptions, CommandOptions
 from kwire.analyzer.options.declare import argument, flag, option, repeated, yes_or_no
 
+SILENCE_SECONDS = 60.0
+"""Default of --give-up-after."""
+
 FAIL_ON = ("any", "unexpected", "slower", "never")
 """Values of --fail-on."""
 
@@ -46,6 +49,13 @@ class SendOptions:
         group=_PACE,
         help="N requests a second on average, spaced as captured",
     )
+    longest_pause: float | None = option(
+        "--longest-pause",
+        parse=values.duration,
+        metavar="TIME",
+        group=_PACE,
+        help="cut pauses between captured requests to this, as 60s (default: as captured)",
+    )
     times: int = option(
         "--times",
         parse=values.count,
@@ -53,6 +63,14 @@ class SendOptions:
         metavar="N",
         group=_PACE,
         help="N copies of the capture, side by side",
+    )
+    give_up_after: float = option(
+        "--give-up-after",
+        parse=values.duration,
+        default=SILENCE_SECONDS,
+        metavar="TIME",
+        group=_PACE,
+        help="end the run, exit code 3, after so long without an answer of use (default: 60s)",
     )
     workers: int = option(
         "--workers",

@@ -9,6 +9,7 @@ import re
 MOST = 10**15
 """The largest count of an option: no capture has more, and twice that still fits into 64 bits."""
 MOST_THREADS = 256
+MOST_SECONDS = 1e9
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 _BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
@@ -55,7 +56,7 @@ def rate(text: str) -> float:
 def duration(text: str) -> float:
     """Seconds, as 60s, 500ms, 5m, 1h, or a bare number of seconds."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([a-z]*)", text.strip(), re.ASCII)
-    if match is None or (match[2] or "s") not in _SECONDS or not 0 < float(match[1]) < 1e9:
+    if match is None or (match[2] or "s") not in _SECONDS or not 0 < float(match[1]) < MOST_SECONDS:
         raise argparse.ArgumentTypeError(f"{text!r} is not a duration, as 60s, 5m or 1h")
     return float(match[1]) * _SECONDS[match[2] or "s"]
 

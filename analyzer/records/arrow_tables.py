@@ -315,8 +315,13 @@ class RecordTables:
         from kwire.analyzer.records import batch_reader as records
 
         opener = self._openers.pop() if self._openers else records.BatchReader(self._limits)
+        costs = None
+        if topics is not None:
+            from kwire.analyzer.records.internal_topics import Costs
+
+            costs = Costs()
         for piece in opener.open(opened, first, stop):
-            yield records_table(piece, opened, origins, topics)
+            yield records_table(piece, opened, origins, topics, costs)
         self._openers.append(opener)
 
 
@@ -410,10 +415,13 @@ def batches_table(opened: Batches, origins: Origins) -> pa.Table:
     return pa.Table.from_arrays([columns[name] for name in _names("batches")], names=_names("batches"))
 
 
-def records_table(piece: Any, opened: Batches, origins: Origins, topics: list[str | None] | None = None) -> pa.Table:
+def records_table(
+    piece: Any, opened: Batches, origins: Origins, topics: list[str | None] | None = None, costs: Any = None
+) -> pa.Table:
     """Return the table `records` for some records (`batch_reader.RecordRows`).
 
     topics   names of the topics of `origins` (`topic_names`); given: the rows have their contents
+    costs    `internal_topics.Costs` of the pieces before, if batches go on in this one
     """
     from kwire.analyzer.records import batch_reader as r
 
@@ -432,7 +440,8 @@ def records_table(piece: Any, opened: Batches, origins: Origins, topics: list[st
     if topics is not None:
         from kwire.analyzer.records import internal_topics as record_contents
 
-        columns.update(record_contents.columns(piece, which, topics))
+        within = (costs or record_contents.Costs()).within(piece, opened.table[b.B_LENGTH, t[r.R_BATCH]])
+        columns.update(record_contents.columns(piece, which, topics, within))
     arrays = [
         columns[column.name] if column.name in columns else pa.nulls(t.shape[1], column.type)
         for column in tables.RECORDS

@@ -25,6 +25,7 @@ from kwire.analyzer.records import batch_reader as r
 from kwire.analyzer.records import log_files as segments
 from kwire.analyzer.records.arrow_tables import Origins, RecordCounts, RecordTables
 from kwire.analyzer.records.batches import Limits
+from kwire.analyzer.records.internal_topics import Costs
 from kwire.analyzer.records.log_files import Part
 from kwire.analyzer.records.log_names import LogPoint, log_point
 from kwire.captures.kernels import NULL
@@ -127,8 +128,9 @@ def shown(point: LogPoint, notes: list[str]) -> Iterator[Shown]:
 def _of_part(part: Part, origins: Origins, opener: r.BatchReader) -> Iterator[Shown]:
     topics = rt.topic_names(origins)
     records: list[list[dict[str, Any]]] = [[] for _ in range(len(part.batches))]
+    costs = Costs()
     for piece in opener.open(part.batches):
-        rows = plain(rt.records_table(piece, part.batches, origins, topics), "records").to_pylist()
+        rows = plain(rt.records_table(piece, part.batches, origins, topics, costs), "records").to_pylist()
         for number, row in zip(piece.table[r.R_BATCH].tolist(), rows, strict=True):
             records[number].append(row)
     rows = plain(rt.batches_table(part.batches, origins), "batches").to_pylist()

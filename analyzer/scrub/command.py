@@ -11,7 +11,6 @@ import os
 import shutil
 import stat
 import sys
-import tempfile
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -45,7 +44,7 @@ def scrub(options: ScrubOptions) -> int:
         raise UsageError("-o -: is no file", "name one, as clean.pcapng; or /dev/stdout")
     if os.path.isdir(options.out):
         raise UsageError(f"-o {options.out}: is a folder", "name a file, as clean.pcapng")
-    with _stored(options.capture, output_file.folder_for(options.out)) as path:
+    with _stored(options.capture, options.out) as path:
         point = capture_points([path])[0]
         if rewrite.same_file(options.out, [os.path.join(point.folder, name) for name in point.paths]):
             raise UsageError(f"-o {options.out}: is the capture itself", "name another file")
@@ -95,13 +94,13 @@ def _key(path: str | None) -> tuple[bytes | None, list[str]]:
 
 
 @contextlib.contextmanager
-def _stored(capture: str, folder: str) -> Iterator[str]:
-    """The capture's path: stdin is read to its end first, for it is read twice."""
+def _stored(capture: str, out: str) -> Iterator[str]:
+    """The capture's path: stdin is read to its end first, beside `out`, for it is read twice."""
     if capture != "-":
         yield capture
         return
-    with tempfile.TemporaryDirectory(prefix=".kwire-scrub-", dir=folder) as place:  # mode 0700
-        path = os.path.join(place, "stdin")
+    with output_file.scratch(out) as folder:
+        path = os.path.join(folder, "stdin")
         with open(path, "wb") as file:
             shutil.copyfileobj(sys.stdin.buffer, file)
         yield path

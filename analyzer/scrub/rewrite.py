@@ -58,45 +58,50 @@ Progress = Callable[[str], None]
 def scrub(point: CapturePoint, out: str, task: Task, progress: Progress = lambda _: None) -> Report:
     """Write a clean capture of a capture point to `out`. Raises CaptureError, and UsageError where the result is not
     clean or cannot be written."""
-    folder = output_file.folder_for(out)
     report = Report()
     content = Content(task.key or secrets.token_bytes(32), task.keep, report)
+    beside = output_file.folder_for(out)
     try:
-        progress("reading")
-        first = FirstPass(point, folder, task.ports, content.learn)
-        try:
-            captured = first.run()
-            report.notes = [note for note in first.reader.notes if "comment" not in note]
-            report.secrets_blocks = len(first.reader.secrets)
-            _messages(captured, content, report, progress)
-            for high, low in first.addresses:
-                content.addresses.meet(_packed(high, low))
-            _others(captured, content, report)
-            progress("writing")
-            handle, path = tempfile.mkstemp(prefix=".kwire-scrub-", dir=folder)  # mode 0600
-            try:
-                with tempfile.TemporaryFile(dir=folder) as replaced:
-                    with os.fdopen(handle, "wb", buffering=1 << 20) as file:
-                        packets = Packets(content.addresses, lambda data: replaced.write(data + b"\0") if data else 0)
-                        _write(point, captured, packets, Growing(file), report)
-                    progress("checking")
-                    _check_windows(path, captured, replaced, content, task)
-                _check(path, folder, content, task, report)
-                if not task.dry:
-                    output_file.put(path, out)
-            finally:
-                if os.path.exists(path):
-                    os.unlink(path)
-        finally:
-            first.captured.end()
+        with output_file.scratch(out) as folder:
+            _scrub_in(folder, point, out, content, task, report, progress)
     except OSError as failure:
-        if failure.filename is not None and not str(failure.filename).startswith(folder):
+        if failure.filename is not None and not str(failure.filename).startswith(beside):
             raise
         raise UsageError(
             f"{out}: cannot be written: {failure.strerror or failure}",
             "is the disk full? scrubbing needs about four times the capture's size beside it",
         ) from None
     return report
+
+
+def _scrub_in(
+    folder: str, point: CapturePoint, out: str, content: Content, task: Task, report: Report, progress: Progress
+) -> None:
+    """Write the clean capture into a folder, check it, and put it where it is to be. Raises OSError."""
+    progress("reading")
+    first = FirstPass(point, folder, task.ports, content.learn)
+    try:
+        captured = first.run()
+        report.notes = [note for note in first.reader.notes if "comment" not in note]
+        report.secrets_blocks = len(first.reader.secrets)
+        _messages(captured, content, report, progress)
+        for high, low in first.addresses:
+            content.addresses.meet(_packed(high, low))
+        _others(captured, content, report)
+        progress("writing")
+        path = os.path.join(folder, "clean.pcapng")
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with tempfile.TemporaryFile(dir=folder) as replaced:
+            with os.fdopen(handle, "wb", buffering=1 << 20) as file:
+                packets = Packets(content.addresses, lambda data: replaced.write(data + b"\0") if data else 0)
+                _write(point, captured, packets, Growing(file), report)
+            progress("checking")
+            _check_windows(path, captured, replaced, content, task)
+        _check(path, folder, content, task, report)
+        if not task.dry:
+            output_file.put(path, out)
+    finally:
+        first.captured.end()
 
 
 def _packed(high: int, low: int) -> bytes:

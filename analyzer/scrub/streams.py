@@ -22,6 +22,7 @@ import numpy as np
 
 from kwire.analyzer.bulk import state as s
 from kwire.analyzer.bulk.shard import FRAME_LIMIT, Conversations, layouts
+from kwire.analyzer.common.mapped_files import mapped, write_all
 from kwire.analyzer.scrub import windows
 from kwire.analyzer.scrub.spans import COLUMNS, CapturedMessages, SpanReader, SpanRows
 from kwire.captures.files import CapturePoint
@@ -110,7 +111,7 @@ class CapturedBytes:
 
     def keep(self, data: bytes) -> int:
         at = self._size
-        os.pwrite(self._files[0].fileno(), data, at)
+        write_all(self._files[0].fileno(), data, at)
         self._size += len(data)
         return at
 
@@ -127,17 +128,15 @@ class CapturedBytes:
         self.topics = topics
         self._files[2].flush()
         if self._parts_begin[-1]:
-            mapped = np.memmap(self._files[2], np.int32, "r")
-            self._parts = mapped.view(np.ndarray).reshape(-1, COLUMNS)  # slices of a memmap itself are slow
-        for file in self._files[:2]:
-            os.ftruncate(file.fileno(), max(self._size, 1))
-            self._maps.append(mmap.mmap(file.fileno(), max(self._size, 1)))
+            parts = np.memmap(self._files[2], np.int32, "r")
+            self._parts = parts.view(np.ndarray).reshape(-1, COLUMNS)  # slices of a memmap itself are slow
+        self._maps = [mapped(file.fileno(), self._size) for file in self._files[:2]]
 
     def end(self) -> None:
         """Give the files back."""
         self._parts = np.zeros((0, COLUMNS), np.int32)
-        for mapped in self._maps:
-            mapped.close()
+        for memory in self._maps:
+            memory.close()
         for file in self._files:
             file.close()
 

@@ -1,20 +1,28 @@
 """Read and write FILE.stats.json, the sidecar in which `kwire record` counts lost packets.
 
 In: a capture's path. Out: that number. Rules: it is a hint, not a capture: a sidecar that is missing, too large or
-malformed is ignored; it is written whole or not at all, with mode 0600.
+malformed is ignored; it is written whole or not at all, with mode 0600, through a file that nobody else can have put
+there.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import stat
+import tempfile
+import time
 from typing import Final
 
 from kwire.captures.cache import put
 
 ENDING: Final = ".stats.json"
 _MOST_BYTES: Final = 1 << 16
+_PART: Final = ".part"
+_YOUNG_SECONDS: Final = 60.0
+"""Age below which another process may be writing a part: that takes milliseconds."""
 
 
 def path_of(capture: str) -> str:
@@ -25,9 +33,19 @@ def path_of(capture: str) -> str:
 def write(capture: str, content: bytes) -> None:
     """Replace it. Raises OSError."""
     path = path_of(capture)
-    part = f"{path}.part"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
-    put(os.open(part, flags, 0o600), part, path, content)
+    folder, name = os.path.split(path)
+    put(*tempfile.mkstemp(prefix=f".{name}.", suffix=_PART, dir=folder or os.curdir), path, content)
+
+
+def clear_dead(folder: str, stem: str) -> None:
+    """Take away what processes left that were killed while they wrote a sidecar of a capture whose name begins so."""
+    names = re.compile(rf"\.{re.escape(stem)}.*{re.escape(ENDING)}\.\w{{8}}{re.escape(_PART)}", re.DOTALL)
+    with contextlib.suppress(OSError):
+        for entry in list(os.scandir(folder)):
+            if names.fullmatch(entry.name):
+                status = entry.stat(follow_symlinks=False)
+                if stat.S_ISREG(status.st_mode) and time.time() - status.st_mtime > _YOUNG_SECONDS:
+                    os.unlink(entry.path)
 
 
 def dropped(capture: str) -> int | None:

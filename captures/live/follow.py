@@ -9,6 +9,7 @@ and one that is used again is.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
@@ -138,8 +139,8 @@ def _stem(name: str) -> str:
 
 
 class Follower:
-    """See above; for one thread but for `stop`. `read`: the files begun so far, and those read before, which are left
-    out. Raises CaptureError where the folder cannot be listed."""
+    """See above; for one thread but for `stop` and `has_caught_up`. `read`: the files begun so far, and those read
+    before, which are left out. Raises CaptureError where the folder cannot be listed."""
 
     dropped = None
 
@@ -226,6 +227,13 @@ class Follower:
             left = until - monotonic()
             if left <= 0 or self._stopped.wait(min(left, _LOOK_SECONDS / 10)):
                 return False
+
+    def has_caught_up(self) -> bool:
+        """Whether all that is in the folder was read."""
+        file = self._file
+        with contextlib.suppress(OSError, ValueError):  # the file that was read is closed meanwhile
+            return (file is None or os.fstat(file.fileno()).st_size <= file.tell()) and not self.listed()
+        return False
 
     def stop(self) -> None:
         """Nothing that comes from now on is wanted."""

@@ -128,12 +128,14 @@ class Recording:
         self._descriptor = -1
         self._size = self._file_packets = 0
         self._begun_ns = 0
+        self._begun = 0.0
         self._before = self._latest_drops = _NO_DROPS
         if target.folder:
             self._guard(lambda: os.makedirs(self._folder, mode=0o700, exist_ok=True), self._folder)
         self._row = re.compile(
             re.escape(self._stem) + r"-(\d{5,})-\d{8}T\d{6}" + re.escape(self._ending) + r"\Z", re.ASCII
         )
+        sidecar.clear_dead(self._folder, self._stem)
         self._next()
 
     # -- files ---------------------------------------------------------------------------------------------------------
@@ -160,6 +162,7 @@ class Recording:
         self.files += 1
         self._size = self._file_packets = 0
         self._begun_ns = time.time_ns()
+        self._begun = time.monotonic()
         self._put(memoryview(self._form.begin()), 0)
         self._write_statistics(ended=False)
 
@@ -281,7 +284,7 @@ class Recording:
         second will do."""
         self._latest_drops = drops
         due = self._target.rotate_seconds
-        if due is not None and self._file_packets and time.time_ns() - self._begun_ns >= due * 1e9:
+        if due is not None and self._file_packets and time.monotonic() - self._begun >= due:
             self.rotate()
         else:
             self._write_statistics(ended=False)

@@ -130,28 +130,27 @@ class _Unpacked:
         little = pyarrow.dataset.ParquetFragmentScanOptions(pre_buffer=False)
         source = getattr(stored, table)
         schema = pa.schema([source.schema.field(name) for name in columns])
-        descriptor, path = tempfile.mkstemp(prefix="kwire-diff-", dir=spill.folder())
         try:
-            with os.fdopen(descriptor, "wb") as file, pa.ipc.new_file(file, schema) as writer:
-                for batch in source.to_batches(
-                    columns=list(columns),
-                    batch_size=_at_once(stored, table),
-                    batch_readahead=1,
-                    fragment_readahead=1,
-                    use_threads=False,
-                    fragment_scan_options=little,
-                ):
-                    if len(batch):
-                        writer.write_batch(batch)
-            # Never written to; private, because kernels are compiled for arrays that may be.
-            self.heap: Heap = np.memmap(path, np.uint8, "c").view(np.ndarray)
+            with tempfile.TemporaryFile(dir=spill.folder()) as file:
+                with pa.ipc.new_file(file, schema) as writer:
+                    for batch in source.to_batches(
+                        columns=list(columns),
+                        batch_size=_at_once(stored, table),
+                        batch_readahead=1,
+                        fragment_readahead=1,
+                        use_threads=False,
+                        fragment_scan_options=little,
+                    ):
+                        if len(batch):
+                            writer.write_batch(batch)
+                file.flush()
+                # Never written to; private, because kernels are compiled for arrays that may be.
+                self.heap: Heap = np.memmap(file, np.uint8, "c").view(np.ndarray)
             opened = pa.ipc.open_file(pa.BufferReader(pa.py_buffer(self.heap)))
         except OSError as failure:
             if failure.errno is None:
                 raise  # of Arrow: the table is damaged
             raise spill.no_room(table, failure) from None
-        finally:
-            os.unlink(path)
         self.batches = [opened.get_batch(number) for number in range(opened.num_record_batches)]
         self._starts = [0, *itertools.accumulate(len(batch) for batch in self.batches)]
         self._columns = [dict(zip(columns, batch.columns, strict=True)) for batch in self.batches]

@@ -21,6 +21,7 @@ from kwire.replay.plan.early_members import speakers
 from kwire.replay.plan.first_pass import FirstPass
 from kwire.replay.plan.order import Order
 from kwire.replay.plan.owned_names import OwnedNames
+from kwire.replay.plan.pauses import ReplayClock
 from kwire.replay.plan.produce_requests import FastPath
 from kwire.replay.plan.sessions import Decoded, Request, Session
 from kwire.replay.plan.steps import Plan, Skip, Step
@@ -36,12 +37,14 @@ class PlanOptions:
     - `topic_ids`: names of topic ids from other sources, for those that the capture does not name
     - `partitions`: how many partitions the target has of captured topics, if requests are to be reduced to those
     - `owned_names`: what may be changed and deleted, if not everything
+    - `longest_pause_ns`: to which a pause between two requests is cut
     """
 
     allow: frozenset[int] = frozenset()
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     partitions: Mapping[str, int] = field(default_factory=dict)
     owned_names: OwnedNames | None = None
+    longest_pause_ns: int | None = None
 
 
 # --- one request ---
@@ -308,6 +311,7 @@ class Planner:
     - `start_ns`: the time of the first request; `ends`: when each session sends its last one
     - `copies`: which copy of the capture a session belongs to, if not to the first; `horizon`: of an `Order`
     - `count`: steps so far, which is the number of the next one; `topics`, `subscribed`: as of a `Plan`, so far
+    - `clock`: says when steps are due
     """
 
     def __init__(
@@ -324,7 +328,7 @@ class Planner:
         self.count = 0
         self.topics: set[str] = set()
         self.subscribed: set[str] = set()
-        self.start_ns = start_ns
+        self.clock = ReplayClock(start_ns, options.longest_pause_ns)
         self._offers = offers
         self._options = options
         self._order = Order({} if ends is None else ends, copies or {}, horizon)
@@ -356,7 +360,7 @@ class Planner:
             self.count,
             index,
             request,
-            request.sent_ns - self.start_ns,
+            self.clock.at_ns(request.sent_ns),
             request.version,
             Route.LEADER,
             waits,
@@ -385,7 +389,7 @@ class Planner:
             self.count,
             index,
             message.request,
-            message.request.sent_ns - self.start_ns,
+            self.clock.at_ns(message.request.sent_ns),
             verdict.version,
             apis.api(key).route,
             waits,

@@ -17,6 +17,7 @@ from kwire.analyzer.protocol.topic_lists import topics_of
 from kwire.replay.plan import apis, convert, early_members
 from kwire.replay.plan.cluster import Cluster, Learning
 from kwire.replay.plan.early_members import EarlyMembers, MemberRequest
+from kwire.replay.plan.pauses import Pauses
 from kwire.replay.plan.record_times import Times, note
 from kwire.replay.plan.sessions import Decoded
 
@@ -46,7 +47,7 @@ class FirstPass:
     - `start_ns`: the first request's time; `ends`: when each session sent its last one; `requests`: how many there are
     - `named`: topics (or ids) by API, of requests that may be sent; `subscribed`: topics that members subscribe to by
       name
-    - `times`: of records by topic (or id), if `timed`
+    - `times`: of records by topic (or id), if `timed`; `pauses`: between requests
     """
 
     timed: bool = False
@@ -58,10 +59,12 @@ class FirstPass:
     named: dict[int, set[str]] = field(default_factory=dict)
     subscribed: set[str] = field(default_factory=set)
     times: dict[str, Times] = field(default_factory=dict)
+    pauses: Pauses = field(default_factory=Pauses)
 
     def take(self, session: int, message: Decoded) -> None:
         """Take the next request in order of time. Its bodies are decoded for this alone, and may be changed."""
         self.sent(session, message.request.sent_ns)
+        self.pauses.add(message.request.sent_ns)
         self.learn(message)
 
     def learn(self, message: Decoded) -> None:

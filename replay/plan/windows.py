@@ -174,6 +174,7 @@ class TwoPassReader:
 
         def look(window: rows.Window) -> rows.Exchanges:
             summary = summarizer.take(window)
+            first.pauses.take(summary.sent_ns)
             for activity in summary.connections:
                 key = window.names.capture, activity.connection
                 session = met.setdefault(key, _MetSession(len(met), activity.broker))

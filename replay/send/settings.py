@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from kwire.analyzer.options.replay import SILENCE_SECONDS
 from kwire.replay.plan.schedule import Schedule
 from kwire.replay.remap.retry import Limits
 
@@ -16,7 +17,7 @@ class Settings:
       then that of its first part)
     - in seconds: how long to wait for an answer (a join waits for others), how long to try to connect to a broker, how
       long after the end to wait for answers that the capture lacks too, and after what silence of the whole target the
-      run ends (longer than the wait for an answer, so that a connection that went dead is first opened again)
+      run ends (an answer that took long in the capture too may take that long besides)
     - `suspicion`: after what silence a new connection asks whether the target is there at all; if it is not for as
       long as a broker is tried, the run ends
     - `backlog_bytes`, `in_flight`: what a connection may have unsent, and a session unanswered, before the session
@@ -33,7 +34,7 @@ class Settings:
     answer_timeout: float = 90.0
     reconnect: float = 30.0
     grace: float = 1.0
-    silence: float = 120.0
+    silence: float = SILENCE_SECONDS
     suspicion: float = 5.0
     backlog_bytes: int = 4 << 20
     unsent_bytes: int = 256 << 20

@@ -75,17 +75,24 @@ class Watch:
                 unasked = alive + self._settings.suspicion
             elif (failure := self._given_up(self._loop.time() - alive)) is not None:
                 return failure
-            if silent > self._settings.silence:
+            if silent > self._settings.silence and silent > self._settings.silence + self._captured_wait():
                 host, port = self._bootstrap
                 return LinkError(
-                    f"{host}:{port}: no answer to anything for {self._settings.silence:g} s",
-                    "see the broker's log; a lower --speed",
+                    f"{host}:{port}: no answer to anything for {silent:.0f} s",
+                    "see the broker's log; a lower --speed, or a longer --give-up-after",
                 )
             overdue = self._timetable.now_ns() - round(self._settings.answer_timeout * 1e9)
             for state in self._states.values():
                 oldest = next(iter(state.fast.values()), None)
                 if oldest is not None and (oldest[1].sent_ns or overdue) < overdue:
                     state.connections.close()
+
+    def _captured_wait(self) -> float:
+        """The longest time, in seconds, that the capture waited for an answer that is owed now, up to the limit of an
+        answer."""
+        jobs = (job.step.request for state in self._states.values() for job in state.jobs.values())
+        waits = ((request.answered_ns - request.sent_ns) / 1e9 for request in jobs if request.answered_ns is not None)
+        return min(max(waits, default=0.0), self._settings.answer_timeout)
 
     def _given_up(self, seconds: float) -> LinkError | None:
         """Report a target that answers nothing and accepts no connection, and in the end give up."""

@@ -278,7 +278,12 @@ def _start(java: Java, conf: dict[str, str], memory: str, verbose: bool, quick: 
     fcntl.flock(held, fcntl.LOCK_EX)
     if conf["spark.master"].startswith("local"):
         # What lies in the folder goes with it, also where Java is killed.
-        conf = {"spark.local.dir": str(folder), **_by_unix_sockets(folder), **conf}
+        conf = {
+            "spark.local.dir": str(folder),
+            "spark.sql.warehouse.dir": f"{folder}/warehouse",
+            **_by_unix_sockets(folder),
+            **conf,
+        }
     command = [
         str(java.executable),
         *archive.flags,

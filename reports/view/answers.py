@@ -408,7 +408,7 @@ def partitions(view: View, query: Query) -> Any:
 def facets(view: View, query: Query) -> Any:
     """Count values of some columns among the chosen exchanges, most frequent first."""
     requested = query.get("fields", "")
-    names = requested.split(",") if requested else [*summary_counts.FACETS]
+    names = dict.fromkeys(requested.split(",")) if requested else summary_counts.FACETS  # each costs a pass over all
     return {"facets": summary_counts.facets(view.tables, view.tables.chosen(query.get("filter", "")), names)}
 
 

@@ -195,7 +195,7 @@ def _end(number: int, frame: FrameType | None) -> NoReturn:
 def _address(text: str | None) -> tuple[str, int]:
     """Read HOST and PORT of `--listen`; port 0 is any free port."""
     if text is None:
-        return "127.0.0.1", 0
+        return _own_loopback(), 0
     match = re.fullmatch(r"(?:(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\[\]:\s]+)):)?([0-9]{1,5})", text)
     if match is None or int(match[3]) > 65535:
         raise UsageError(f"--listen {text}: not [HOST:]PORT", "as --listen 8080, or --listen 127.0.0.1:8080")
@@ -253,11 +253,27 @@ def _listening(host: str, port: int, option: str | None) -> socket.socket:
         ) from None
 
 
+def _has_display() -> bool:
+    names = ("DISPLAY", "WAYLAND_DISPLAY")
+    return not sys.platform.startswith("linux") or any(map(os.environ.get, names))
+
+
+def _own_loopback() -> str:
+    """Choose a loopback address that no other server uses, because browsers send cookies to all ports of an address.
+    Without a display the browser is elsewhere, behind a tunnel to the usual one; other systems have only that."""
+    if not sys.platform.startswith("linux") or not _has_display():
+        return "127.0.0.1"
+    host = f"127.{secrets.randbelow(254) + 1}.{secrets.randbelow(256)}.{secrets.randbelow(254) + 1}"
+    with contextlib.suppress(OSError), socket.create_server((host, 0)):
+        return host
+    return "127.0.0.1"
+
+
 def _open(address: str) -> None:
     """Open the page in the user's browser, if there is a display."""
     import webbrowser
 
-    if sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+    if not _has_display():
         return
     with contextlib.suppress(webbrowser.Error):
         webbrowser.open(address)

@@ -2,8 +2,8 @@
 
 In: HTTP requests. Out: the page's files, and answers. Rules: a client must have the token, as a cookie set on its first
 visit or in a header; other sites' pages are refused whatever they send (`Host` against DNS rebinding, `Sec-Fetch-Site`
-against cross-site requests); the page may load nothing from elsewhere; `answers` is imported with the first view, so
-that the page loads meanwhile.
+and `Origin` against cross-site requests); the page may load nothing from elsewhere; `answers` is imported with the
+first view, so that the page loads meanwhile.
 """
 
 from __future__ import annotations
@@ -85,6 +85,10 @@ class Access:
             return "kwire: unknown name of this server (Host header)\n"
         if request.headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
             return "kwire: pages of other sites may not use this server\n"
+        origin = request.headers.get("origin")
+        # A page on another port of this host is same-site for cookies. Host names the server, whatever is between.
+        if origin is not None and origin.partition("://")[2] != request.headers.get("host", ""):
+            return "kwire: pages of other origins may not use this server\n"
         return None
 
     def is_authorised(self, request: Request) -> bool:

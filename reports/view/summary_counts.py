@@ -6,7 +6,7 @@ quantiles are interpolated between neighbours like Spark's `percentile`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -24,7 +24,7 @@ SHOWN: Final = 12
 QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
 
 
-def facets(tables: Tables, chosen: Selection, names: list[str]) -> list[dict[str, Any]]:
+def facets(tables: Tables, chosen: Selection, names: Iterable[str]) -> list[dict[str, Any]]:
     """List each column's most frequent values, as text and in a filter's syntax, and count the others."""
     summaries = []
     for name in names:

@@ -28,12 +28,14 @@ if TYPE_CHECKING:
     from tests.fuzz.checking import Outcome
 
 MAX_GROWTH_BYTES = 1 << 30
-HANG_SECONDS = 60.0
+HANG_SECONDS = 120.0
+MINIMISING_SECONDS = 30.0
 WARM_SECONDS = 1800.0
 """Compiling the kernels with bounds checks takes minutes where the machine is busy."""
 
 CAPTURES = "captures"
-DOORS = (CAPTURES, "show", "segments", "asking", "planning", "rogue")
+CORPUS = "corpus"
+DOORS = (CAPTURES, CORPUS, "show", "segments", "asking", "planning", "rogue")
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -63,13 +65,16 @@ def _say(**what: object) -> None:
 def worker(options: argparse.Namespace) -> int:
     """Check mutants [start, start + count); one JSON line before and after each."""
     from kwire import analyzer
-    from tests.fuzz.checking import Broken, check_number
+    from tests.fuzz.checking import Broken, check_evolved, check_number
+    from tests.fuzz.corpus import FOLDER, Corpus
     from tests.fuzz.mutations import bases
 
-    if options.door != CAPTURES:
+    if options.door == CORPUS:
+        check: Callable[[int, int, Path], Outcome] = check_evolved
+    elif options.door != CAPTURES:
         from tests.fuzz import doors
 
-        check: Callable[[int, int, Path], Outcome] = doors.DOORS[options.door]
+        check = doors.DOORS[options.door]
     else:
         check = check_number
     with tempfile.TemporaryDirectory() as name:
@@ -79,7 +84,7 @@ def worker(options: argparse.Namespace) -> int:
             warm.write_bytes(base.whole())
             analyzer.analyze(warm)
         _say(warm=True)
-        number = options.start
+        number, corpus = options.start, Corpus(FOLDER)
         while options.forever or number < options.start + options.count:
             _say(begin=number)
             _forget_peak()
@@ -94,6 +99,8 @@ def worker(options: argparse.Namespace) -> int:
                 grown = (_memory("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024) - before
                 if before and grown > MAX_GROWTH_BYTES:
                     raise Broken(f"took {grown >> 20} MiB")
+                if outcome.features:
+                    corpus.keep((folder / "capture.pcap").read_bytes(), outcome.features)
                 report = {
                     "seconds": outcome.seconds,
                     "exchanges": outcome.exchanges,
@@ -102,9 +109,36 @@ def worker(options: argparse.Namespace) -> int:
                 }
             except Exception as failure:
                 report = {"failure": f"{type(failure).__name__}: {failure}", "trace": traceback.format_exc()[-3000:]}
+                if options.door in (CAPTURES, CORPUS):
+                    _save_smallest(folder / "capture.pcap", failure, options, number)
             _say(end=number, **report)
             number += 1
     return 0
+
+
+def _save_smallest(path: Path, failure: Exception, options: argparse.Namespace, number: int) -> None:
+    """Write the capture that failed, and its smallest part that fails in the same way by itself, if any does."""
+    import random
+
+    from tests.fuzz import checking, corpus, mutations
+
+    data, failing = path.read_bytes(), type(failure)
+
+    def fails(part: bytes) -> bool:
+        with tempfile.TemporaryDirectory() as name:
+            try:
+                broken = mutations.Mutant(part, "part")
+                checking.check(mutations.bases()[0], broken, random.Random(0), Path(name), deep=1.0)
+            except Exception as again:
+                return type(again) is failing
+        return False
+
+    out = Path(options.out)
+    out.mkdir(parents=True, exist_ok=True)
+    stem = f"{options.door}-seed{options.seed}-{number}"
+    (out / f"{stem}.capture").write_bytes(data)
+    if fails(data):
+        (out / f"{stem}.smallest.capture").write_bytes(corpus.minimised(data, fails, MINIMISING_SECONDS))
 
 
 class Run:
@@ -120,6 +154,12 @@ class Run:
         from tests.fuzz.mutations import mutant
 
         self.failed += 1
+        if self._options.door == CORPUS:
+            print(
+                f"FAILED {CORPUS} {number}: {why.splitlines()[0][:400]} (its capture is in {self._options.out})",
+                flush=True,
+            )
+            return
         if self._options.door != CAPTURES:
             from tests.fuzz.doors import again
 
@@ -154,6 +194,8 @@ class Run:
             str(self._options.seconds),
             "--door",
             self._options.door,
+            "--out",
+            self._options.out,
         ]
         if self._options.forever:
             command.append("--forever")

@@ -21,6 +21,7 @@ from kwire.analyzer.cli.exchange_lines import Lines
 from kwire.analyzer.dataset import tables
 from kwire.analyzer.dataset.dataset import Dataset
 from kwire.captures.files import CaptureError
+from tests.fuzz import corpus
 from tests.fuzz.mutations import Base, Flow, Mutant, bases, mutant
 
 PARTS = ("duplicate_bytes", "decoded_bytes", "opaque_bytes", "skipped_bytes", "incomplete_bytes")
@@ -39,11 +40,12 @@ class Broken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result of one mutant. `seconds`: processor time of reading it once."""
+    """Result of one mutant. `seconds`: processor time of reading it once; `features`: of `tests.fuzz.corpus`."""
 
     seconds: float
     exchanges: int
     refused: bool
+    features: frozenset[str] = frozenset()
 
 
 def must(condition: bool, what: str) -> None:
@@ -217,10 +219,16 @@ def check(base: Base, broken: Mutant, rng: random.Random, folder: Path, deep: fl
             check_same(dataset, again)
         check_coverage(again, broken.payload)
         check_bodies(path)
-    return Outcome(seconds, len(dataset.exchanges), False)
+    return Outcome(seconds, len(dataset.exchanges), False, corpus.features(dataset))
 
 
 def check_number(number: int, seed: int, folder: Path, deep: float = 0.25) -> Outcome:
     """Make mutation `number` of a seed and check it."""
     base, broken, rng = mutant(number, seed)
     return check(base, broken, rng, folder, deep)
+
+
+def check_evolved(number: int, seed: int, folder: Path, deep: float = 0.25) -> Outcome:
+    """Break a capture of the corpus further, and check it."""
+    data, what, rng = corpus.evolved(number, seed)
+    return check(bases()[0], Mutant(data, what), rng, folder, deep)

@@ -9,6 +9,7 @@ import errno
 import os
 import stat
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -117,3 +118,40 @@ def test_a_capture_is_not_scrubbed_to_a_file_named_like_stdout(
     assert ended.value.code == 2
     assert capsys.readouterr().err == "kwire: -o -: is no file\nhint: name one, as clean.pcapng; or /dev/stdout\n"
     assert not os.listdir(tmp_path)
+
+
+# --- what killed processes left ---------------------------------------------------------------------------------------
+
+
+def left_by_a_killed_process(path: Path, age: float) -> Path:
+    """A scratch folder beside a file, `age` seconds old, whose process is gone."""
+    left = path.parent / f".{path.name}.abcd_123.kwire-part"
+    left.mkdir()
+    (left / "part").write_bytes(b"half")
+    os.utime(left, (time.time() - age,) * 2)
+    return left
+
+
+def test_what_a_killed_process_left_is_taken_away(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    left = left_by_a_killed_process(path, 100)
+    others = [tmp_path / ".page.html.abcd_123", tmp_path / ".other.abcd_123.kwire-part"]
+    for other in others:
+        other.mkdir()
+        os.utime(other, (0, 0))
+    with output_file.written(str(path)) as part:
+        Path(part).write_bytes(b"new")
+    assert not left.exists()
+    assert all(other.exists() for other in others)
+    assert path.read_bytes() == b"new"
+
+
+def test_what_another_process_writes_stays(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    young = left_by_a_killed_process(path, 1)
+    with output_file.scratch(str(path)):
+        assert young.exists(), "somebody may be about to lock it"
+    with output_file.scratch(str(path)) as held:
+        os.utime(held, (0, 0))
+        with output_file.scratch(str(path)):
+            assert os.path.isdir(held)

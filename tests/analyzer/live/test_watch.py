@@ -69,6 +69,16 @@ def test_a_pipe_as_lines_of_json() -> None:
     assert [line["finding"]["code"] for line in printed if "finding" in line]
 
 
+def test_a_folder_once_is_what_is_there_now(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It ends by itself, whether it holds several captures, or none."""
+    assert parser.main(["watch", str(tmp_path), "--once", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[0])["exchanges"] == 0
+    for name in ("a.pcap", "b.pcap"):
+        shutil.copy(SAMPLE, tmp_path / name)
+    assert parser.main(["watch", str(tmp_path), "--once", "--json"]) == 0
+    capsys.readouterr()
+
+
 def test_a_capture_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert parser.main(["watch", str(SAMPLE), "--once", "--filter", "api == EndTxn"]) == 0
     first = json.loads(capsys.readouterr().out.splitlines()[0])

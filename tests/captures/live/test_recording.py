@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import shutil
@@ -138,17 +139,20 @@ def test_the_last_files_are_kept_and_numbers_go_on(tmp_path: Path) -> None:
 
 
 def test_time_rotates_a_file_that_holds_something(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [1_800_000_000 * 10**9]
-    monkeypatch.setattr("kwire.captures.live.recording.time.time_ns", lambda: now[0])
+    now = [1000.0]
+    monkeypatch.setattr("kwire.captures.live.recording.time.monotonic", lambda: now[0])
+    # The wall clock is set back and forth by years meanwhile, which ends no file and keeps none.
+    years = itertools.cycle((1_800_000_000 * 10**9, 0, 4_000_000_000 * 10**9))
+    monkeypatch.setattr("kwire.captures.live.recording.time.time_ns", lambda: next(years))
     recording = Recording(ScriptedTap([]), Target(f"{tmp_path}/", rotate_seconds=60))
     first, second = chunks_of(sample_records()[:20], 10)
-    now[0] += 61 * 10**9
+    now[0] += 61
     recording.tick(NONE)
     assert recording.files == 1, "an empty file is not ended"
     recording.take(first)
     recording.tick(NONE)
     assert recording.files == 2
-    now[0] += 59 * 10**9
+    now[0] += 59
     recording.take(second)
     recording.tick(NONE)
     recording.close(NONE)
@@ -220,6 +224,39 @@ def test_a_pipe_or_folder_beside_a_capture_is_not_waited_for(tmp_path: Path) -> 
     (tmp_path / "b.pcap.stats.json").mkdir()
     assert sidecar.dropped(str(tmp_path / "a.pcap")) is None
     assert sidecar.dropped(str(tmp_path / "b.pcap")) is None
+
+
+@pytest.mark.parametrize("is_there", ["pipe", "folder", "link"])
+def test_what_somebody_put_in_a_sidecars_place_keeps_nobody_waiting(is_there: str, tmp_path: Path) -> None:
+    """The name by which earlier versions began a sidecar may be a pipe that nobody reads."""
+    path, precious = tmp_path / "a.pcap", tmp_path / "precious"
+    precious.write_bytes(b"theirs")
+    for name in ("a.pcap.stats.json.part", "a.pcap.stats.json"):
+        if is_there == "pipe":
+            os.mkfifo(tmp_path / name)
+        elif is_there == "folder":
+            (tmp_path / name).mkdir()
+        else:
+            (tmp_path / name).symlink_to(precious)
+    recording = Recording(ScriptedTap([]), Target(str(path)))
+    recording.take(chunks_of(sample_records()[:10], 10)[0])
+    recording.close(NONE)
+    assert sidecar.dropped(str(path)) == (None if is_there == "folder" else 0)
+    assert precious.read_bytes() == b"theirs"
+    assert not list(tmp_path.glob(".*")), "nothing is left where a sidecar cannot be"
+
+
+def test_what_a_killed_process_left_of_a_sidecar_is_taken_away(tmp_path: Path) -> None:
+    old, young, other = (
+        tmp_path / name
+        for name in (".a-00001.pcap.stats.json.abcd_12x.part", ".a.pcap.stats.json.12345678.part", ".b.part")
+    )
+    for path in (old, young, other):
+        path.write_bytes(b"{")
+    for path in (old, other):
+        os.utime(path, (0, 0))
+    Recording(ScriptedTap([]), Target(str(tmp_path / "a.pcap"))).close(NONE)
+    assert [path.exists() for path in (old, young, other)] == [False, True, True]
 
 
 # -- what cannot be written to ---------------------------------------------------------------------------------------

@@ -81,3 +81,29 @@ def test_a_target_that_takes_its_time_is_alive() -> None:
     assert target.links > 2
     assert [outcome.verdict for outcome in run.outcomes] == ["answered"]
     assert (run.outcomes[0].answered_ns or 0) > START_NS
+
+
+def test_a_target_that_greets_and_answers_nothing_is_given_up() -> None:
+    """New connections are greeted, so it is not down; but no answer is of use."""
+    target = Target().on(api_keys.METADATA, SAYS, delay=1000.0)
+    run = replayed([asking(3, 1.0)], target, speed=1.0, silence=60.0, answer_timeout=90.0)
+    assert run.engine.failure is not None
+    assert run.engine.failure.message.startswith("target:9092: no answer to anything for 6")
+    assert "--give-up-after" in run.engine.failure.hint
+    assert 60 < run.seconds < 70
+
+
+def test_what_took_long_in_the_capture_may_take_that_long_besides() -> None:
+    """A join waits for others: its answer came after 50 s there, and comes after 80 s here."""
+    capture = Captured().add(0.0, api_keys.METADATA, 9, ASKS, SAYS, took=50.0)
+    target = Target().on(api_keys.METADATA, SAYS, delay=80.0)
+    run = replayed([capture], target, speed=1.0, silence=60.0, answer_timeout=90.0)
+    assert run.engine.failure is None
+    assert [outcome.verdict for outcome in run.outcomes] == ["answered"]
+
+
+def test_a_clock_that_was_set_while_it_captured_is_no_reason_to_wait() -> None:
+    capture = Captured().add(0.0, api_keys.METADATA, 9, ASKS, SAYS, took=80 * 365 * 86400.0)
+    target = Target().on(api_keys.METADATA, SAYS, delay=1000.0)
+    run = replayed([capture], target, speed=1.0, silence=60.0, answer_timeout=90.0)
+    assert run.seconds < 60 + 90 + 120

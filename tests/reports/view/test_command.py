@@ -11,6 +11,7 @@ import os
 import shutil
 import stat
 import subprocess
+import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -48,7 +49,7 @@ def test_it_serves_until_it_is_ended_and_leaves_nothing(tmp_path: Path) -> None:
     assert started.stdout is not None
     with started.stdout:
         address = urlsplit(started.stdout.readline().strip())
-        assert address.hostname == "127.0.0.1"
+        assert str(address.hostname).startswith("127.")
         asking = http.client.HTTPConnection(address.netloc, timeout=60)
         asking.request("GET", f"{address.path}?{address.query}")
         answer = asking.getresponse()
@@ -96,7 +97,7 @@ def test_an_analysis_that_fails_before_there_is_anything_to_look_at_ends_it(
         parser.main(["view", str(TXN), "--no-open", "--no-cache"])
     assert left.value.code == 2
     output = capsys.readouterr()
-    assert output.out.startswith("http://127.0.0.1:")
+    assert output.out.startswith("http://127.")
     assert output.err == "kwire: the disk is full\nhint: make room\n"
 
 
@@ -116,7 +117,7 @@ def test_what_is_plain_is_opened_behind_its_address(tmp_path: Path, capsys: pyte
         parser.main(["view", str(dataset), "--no-open", "--no-cache"])
     assert left.value.code == 2
     output = capsys.readouterr()
-    assert output.out.startswith("http://127.0.0.1:")
+    assert output.out.startswith("http://127.")
     assert "not a manifest of kwire\nhint: " in output.err
 
 
@@ -134,6 +135,21 @@ def token(folder: Path, text: str = "a-token-of-my-own-1234") -> Path:
     path.write_text(text + "\n")
     path.chmod(0o600)
     return path
+
+
+def test_the_server_has_a_loopback_address_of_its_own_where_the_browser_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISPLAY", ":7")
+    hosts = {command._address(None)[0] for _ in range(20)}
+    if sys.platform == "linux":
+        assert len(hosts) > 10
+        assert all(host.startswith("127.") for host in hosts)
+    for host in hosts:
+        assert command._is_local(host)
+        assert f"{host}:80" in command._names(host, 80)
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    if sys.platform == "linux":
+        assert command._address(None) == ("127.0.0.1", 0)
 
 
 def test_names_of_the_server() -> None:

@@ -116,7 +116,11 @@ def test_another_name_or_another_sites_page_is_refused_whatever_it_has(inside: C
         assert inside.get(path, host=host)[0] == 403
     for site in ("cross-site", "same-site"):
         assert inside.get(path, sec_fetch_site=site)[0] == 403
+    for origin in ("http://evil.example", "http://127.0.0.1:80", "http://127.0.0.1", "null", ""):
+        assert inside.get(path, origin=origin)[0] == 403
     assert inside.get("/api/1/info", host=f"localhost:{PORT}", sec_fetch_site="same-origin")[0] == 200
+    assert inside.get("/api/1/info", origin=f"http://{HOST}")[0] == 200
+    assert inside.get("/api/1/info", host=f"localhost:{PORT}", origin=f"http://localhost:{PORT}")[0] == 200
 
 
 @pytest.mark.parametrize("path", PATHS)
