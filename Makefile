@@ -11,7 +11,7 @@ SAMPLE := captures/samples/codecs-franzgo-4.3/capture.pcap
 DEMO := out/demo
 
 # Groups of tests (tests/groups.py) that `make test` leaves out, but for one test of each.
-GROUPS := spark broker browser fuzz kill growth compiler
+GROUPS := spark broker browser fuzz kill growth compiler sweep
 space := $(subst ,, )
 ANY_GROUP := $(subst $(space), or ,$(strip $(GROUPS)))
 

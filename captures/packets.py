@@ -307,7 +307,8 @@ class Reader:
         self._source: Source | None = None
         self._pool = Pool(max(window_bytes, layouts.PCAP_HEADER_BYTES), SPARE_BYTES)
         self._batches = self._read()
-        expect(likely_bytes(point, PLAIN_BYTES))
+        self._likely_bytes, self._unpacked_bytes = likely_bytes(point, PLAIN_BYTES), 0
+        expect(self._likely_bytes)
 
     def __iter__(self) -> Iterator[Packets]:
         return self
@@ -422,6 +423,7 @@ class Reader:
         many bytes the record needs that it ends in, and whether nothing behind can be read."""
         window = windows.read(0 if begun else layouts.PCAP_HEADER_BYTES)
         at = window.at
+        self._count_unpacked(window.end - at)
         if not begun:
             head = bytes(window.buffer[at : min(window.end, at + layouts.PCAP_HEADER_BYTES)])
             at += self._begin(source, layout, head)
@@ -430,6 +432,13 @@ class Reader:
             windows.ended = False  # what is left is read again with fresh room
         windows.leave(window, at, needed)
         return window, rows, needed, why == layouts.BAD
+
+    def _count_unpacked(self, size: int) -> None:
+        """Say so if a compressed file holds more than its size let expect."""
+        self._unpacked_bytes += size
+        if self._likely_bytes is not None and self._unpacked_bytes > self._likely_bytes:
+            expect(self._unpacked_bytes - self._likely_bytes)
+            self._likely_bytes = self._unpacked_bytes
 
     def _scan(
         self, window: Window, at: int, base: int, index: int, layout: layouts.Layout, source: Source

@@ -25,6 +25,7 @@ from kwire.analyzer.cli.parser import EXIT_INTERRUPTED
 from kwire.analyzer.common import output_file
 from kwire.analyzer.common.errors import UsageError
 from kwire.analyzer.common.escapes import printable
+from kwire.analyzer.common.listing import listed
 from kwire.analyzer.dataset import dataset
 from kwire.analyzer.live.stop_conditions import ended_by, interrupted_by_others
 from kwire.analyzer.options.replay import DiffOptions, ReplayOptions
@@ -392,9 +393,8 @@ def _apart(groups: Counter[str]) -> list[str]:
     named = [printable(group) for group, count in groups.most_common() if count]
     if not named:
         return []
-    more = f" and {len(named) - _GROUPS} more" if len(named) > _GROUPS else ""
     return [
-        f"groups fell apart: {', '.join(named[:_GROUPS])}{more}: the target lost their members again and again "
+        f"groups fell apart: {listed(named[:_GROUPS], len(named))}: the target lost their members again and again "
         "(a lower --speed, or a target that answers in time, keeps them together)"
     ]
 

@@ -24,6 +24,7 @@ GROUPS = {
     "kill": "processes killed at every step, and locks between them",
     "growth": "memory that must not grow",
     "compiler": "compiling kernels, building wheels, type checkers",
+    "sweep": "every shared capture read a second time: by another decoder, in windows, in shares, with losses",
 }
 """Each with what its tests need or do."""
 
@@ -44,7 +45,8 @@ BY_FILE = {
     ),
     "broker": (
         "brokers/", "replay/test_replaying.py", "replay/test_commands.py", "replay/test_shadowing.py",
-        "replay/send/test_workers.py", "analyzer/live/test_watch.py", "analyzer/live/test_analyze.py",
+        "replay/test_broken_targets.py", "replay/test_live_traffic.py", "replay/send/test_workers.py",
+        "analyzer/live/test_watch.py", "analyzer/live/test_analyze.py",
         "analyzer/live/test_record.py", "captures/live/", "replay/send/test_login.py", "replay/test_regressions.py",
         "analyzer/findings/test_extensions.py",
     ),
@@ -57,11 +59,15 @@ BY_FILE = {
     ),
     "growth": (
         "reports/test_clock_jumps.py", "analyzer/test_forgetting.py", "replay/audit/test_acknowledged.py",
-        "analyzer/findings/test_blocks.py",
+        "analyzer/findings/test_blocks.py", "replay/diff/test_stored_run.py",
     ),
     "compiler": (
         "test_wheel.py", "captures/test_kernel_types.py", "analyzer/test_compiling.py", "captures/test_kernels.py",
         "test_python.py",
+    ),
+    "sweep": (
+        "witness/test_witness.py", "replay/plan/test_flow.py", "replay/plan/test_windows.py",
+        "analyzer/pipeline/test_shares.py", "analyzer/bulk/test_loss.py",
     ),
 }
 
@@ -73,6 +79,7 @@ SMOKE = (
     "analyzer/dataset/test_locks.py::test_a_lock_ends_with_its_process",
     "analyzer/test_forgetting.py::test_symbols_that_stay_are_what_they_were",
     "analyzer/test_compiling.py::test_a_line_says_how_many_once",
+    "replay/plan/test_windows.py::test_windows_make_the_same_plan_step_for_step[codecs-franzgo-4.3]",
 )
 # fmt: on
 """Tests of groups that the default run has too, one of each: names as pytest prints them, up to a parameter."""

@@ -60,7 +60,7 @@ def audit(lock: Path, services: Sequence[str] = ("pypi", "osv")) -> int:
             return 0
         reasons.append(why)
     sys.stderr.write(
-        f"audit: nobody knows: {'; '.join(reasons)}\nhint: run it where pypi.org or osv.dev can be reached\n"
+        f"audit: nobody knows: {'; '.join(reasons)}\nhint: run it where a database of advisories can be reached\n"
     )
     return UNKNOWN
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from kwire.analyzer.common.escapes import printable
+from kwire.analyzer.common.listing import listed as listed
 
 
 def count(number: int, singular: str, many: str = "") -> str:
@@ -84,8 +85,3 @@ def partition_name(where: tuple[str, int]) -> str:
 def some(names: list[str], most: int = 3) -> str:
     """`a, b, c and 4 more`."""
     return listed([*map(name, names[:most])], len(names))
-
-
-def listed(shown: Sequence[str], of: int) -> str:
-    """Like `some`, for names that are texts already, of `many` in all."""
-    return ", ".join(shown) + (f" and {of - len(shown)} more" if of > len(shown) else "")

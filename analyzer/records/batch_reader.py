@@ -58,7 +58,7 @@ from kwire.analyzer.records.batches import (
     view,
 )
 from kwire.analyzer.records.checksums import CRC32_TABLES, crc
-from kwire.captures.kernels import NULL, Array, Bytes, Flag, Int, Table, copy_bytes, inline, kernel
+from kwire.captures.kernels import NULL, Array, Bytes, Flag, Int, Table, copy_bytes, expect, inline, kernel
 
 (
     R_BATCH,  # row of its batch
@@ -428,6 +428,7 @@ class BatchReader:
                     continue
             self._decompress(packed, done, data)
             done += 1
+        expect(scratch.used)  # a small capture may hold very many records
         return done
 
     def _decompress(self, packed: CompressedBatches, n: int, data: memoryview) -> None:

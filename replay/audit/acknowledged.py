@@ -14,11 +14,12 @@ import bisect
 import datetime
 import math
 from array import array
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from kwire.analyzer.protocol import api_keys
 from kwire.replay.audit.alignment import Alignment, align
@@ -72,6 +73,7 @@ class Partition:
         self.alone = False
         self.unclaimed = 0
         self._strays: list[tuple[int, bytes]] | None = []
+        self._aligned: Alignment | None = None
         self.otherwise: Counter[int] = Counter()
         self._columns = tuple(array("q") for _ in range(5))
         self._forms = bytearray()
@@ -151,18 +153,22 @@ class Partition:
 
     def transaction_at(self, offset: int) -> int:
         """The number of the transaction that this offset is of; -1 for none."""
-        at = int(np.searchsorted(self._bases, offset, "right")) - 1
-        if at < 0 or offset >= self._bases[at] + self._count[self._sorted[at]]:
-            return _UNKNOWN
-        return int(self._transaction[self._sorted[at]])
+        (row,) = self._rows_at(np.array([offset]))
+        return int(self._transaction[row]) if row >= 0 else _UNKNOWN
 
     def see_committed(self, records: Iterable[Record]) -> None:
         """Take note of records that a consumer of committed records gets."""
-        for record in records:
-            at = int(np.searchsorted(self._bases, record.offset, "right")) - 1
-            row = int(self._sorted[at]) if at >= 0 else _UNKNOWN
-            if row >= 0 and record.offset < self._base[row] + self._count[row]:
-                self._visible[int(self._start[row]) + record.offset - int(self._base[row])] = 1
+        offsets = np.array([record.offset for record in records], np.int64)
+        rows = self._rows_at(offsets)
+        offsets, rows = offsets[rows >= 0], rows[rows >= 0]
+        self._visible[self._start[rows] + offsets - self._base[rows]] = 1
+
+    def _rows_at(self, offsets: Numbers) -> Numbers:
+        """The batch in which each offset lies; -1 where no answer gave one."""
+        at = np.searchsorted(self._bases, offsets, "right") - 1
+        rows = self._sorted[at]
+        rows[(at < 0) | (offsets >= self._base[rows] + self._count[rows])] = _UNKNOWN
+        return rows
 
     def _wrong_transactions(self) -> dict[tuple[int, str], int]:
         """How many records the target shows or hides against what EndTxn said, by transaction (its number) and how:
@@ -216,16 +222,29 @@ class Partition:
             if len(self._strays) > MOST_STRAYS:
                 self._strays = None
 
-    def _alignment(self, offsets: Numbers, lost: Numbers) -> Alignment:
-        """Find the lost (offsets, places of their digests) elsewhere; they are missing where there are too many."""
-        strays = self._strays if self._strays is not None else []
-        digests = (bytes(self._digests[at * DIGEST : (at + 1) * DIGEST]) for at in lost.tolist())
-        return align(sorted(zip(offsets.tolist(), digests, strict=True)), sorted(strays))
+    def finish(self) -> None:
+        """All of it was read. What is not where it should be is looked for now, and strays are forgotten: there may be
+        as many in each partition."""
+        self.read = True
+        self._aligned = self._alignment()
+        self._strays = None
 
-    def _is_unclaimed(self, offset: int) -> bool:
-        """Does an offset lie where no answer gave one?"""
-        place = int(np.searchsorted(self._bases, offset, "right")) - 1
-        return place < 0 or offset >= self._bases[place] + self._count[self._sorted[place]]
+    def _awaited(self) -> npt.NDArray[np.bool_]:
+        """By batch: whether its records count, also where another one has the same offset."""
+        awaited = self._kept.copy()
+        awaited[[row for some in self._beside.values() for row in some]] = True
+        return awaited
+
+    def _alignment(self) -> Alignment:
+        """Look elsewhere for records that are not where they were acknowledged; with too many strays they are
+        missing."""
+        lost = np.flatnonzero(self._found == 0)
+        batch = np.searchsorted(self._start, lost, "right") - 1
+        awaited = self._awaited()[batch]
+        lost, batch = lost[awaited], batch[awaited]
+        offsets = self._base[batch] + lost - self._start[batch]
+        digests = (bytes(self._digests[at * DIGEST : (at + 1) * DIGEST]) for at in lost.tolist())
+        return align(sorted(zip(offsets.tolist(), digests, strict=True)), sorted(self._strays or ()))
 
     def _begins_anew(self) -> bool:
         """Do captured offsets begin anew, of a topic that was deleted and made again? Then they are no order. (A batch
@@ -241,17 +260,11 @@ class Partition:
 
     def row(self, where: Where) -> dict[str, Any]:
         """Of the table `audit`."""
-        awaited = self._kept.copy()
-        awaited[[row for some in self._beside.values() for row in some]] = True
-        total = int(self._count[awaited].sum())
-        lost = np.flatnonzero(self._found == 0)
-        batch = np.searchsorted(self._start, lost, "right") - 1
-        lost, batch = lost[awaited[batch]], batch[awaited[batch]]
-        offsets = self._base[batch] + lost - self._start[batch]
-        alignment = self._alignment(offsets, lost)
+        total = int(self._count[self._awaited()].sum())
+        alignment = self._aligned or self._alignment()
         missing, moved = len(alignment.missing), len(alignment.moved)
         first = min(alignment.missing, default=None)
-        claimed = sum(self._is_unclaimed(there) for _, there in alignment.moved)
+        claimed = int((self._rows_at(np.array([there for _, there in alignment.moved], np.int64)) < 0).sum())
         most = max(self.otherwise.items(), key=lambda each: each[1], default=(0, 0))
         records = self._kept
         captured = np.where(self._begins_anew(), -1, self._captured)
@@ -264,7 +277,7 @@ class Partition:
             "topic": where[0],
             "partition": where[1],
             "acknowledged": total,
-            "readable": total - len(lost) if self.read else None,
+            "readable": total - missing - moved if self.read else None,
             "missing": missing if self.read else None,
             "displaced": moved if self.read else None,
             "alignment": alignment.text() if self.read and (missing or moved) else None,
@@ -358,9 +371,8 @@ def acknowledged(
     pairs: Iterable[Pair], ends: Mapping[tuple[str, str], int], alone: bool = False
 ) -> dict[Where, Partition]:
     """Partitions by their names on the target. `pairs`: requests to produce, to delete or to end transactions, in order
-    of captured time;
-    `ends`: when each captured connection (capture, connection) sent its last request, us; `alone`: the topics had no
-    records before."""
+    of captured time; `ends`: when each captured connection (capture, connection) sent its last request, us; `alone`:
+    the topics had no records before."""
     acknowledged = _Acknowledged(_Writers(ends))
     renamed: Mapping[str, str] = {}
     for pair in _decoded(pairs):
@@ -416,7 +428,7 @@ class _Acknowledged:
         self.ends: dict[int, Ended] = {}
         self._open: dict[tuple[int, int], int] = {}  # by producer id and epoch: the number of its open transaction
         self._transactions = 0
-        self._ending: list[tuple[int, tuple[int, int], Ended | None]] = []  # behind so many of those that wait
+        self._ending: deque[tuple[int, tuple[int, int], Ended | None]] = deque()  # behind so many of those that wait
         self._waiting: list[_Stored] = []
         self._waiting_bytes = 0
         self._writers = writers
@@ -474,7 +486,7 @@ class _Acknowledged:
     def _end(self, before: float) -> None:
         """Let transactions end that ended before so many of those that waited had been sent."""
         while self._ending and self._ending[0][0] <= before:
-            _, producer, ended = self._ending.pop(0)
+            _, producer, ended = self._ending.popleft()
             number = self._open.pop(producer, None)
             if number is not None and ended is not None:
                 self.ends[number] = ended

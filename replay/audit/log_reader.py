@@ -61,7 +61,7 @@ async def read(target: Target, partitions: dict[Where, Partition]) -> list[str]:
         if reason:
             failed.append(f"{where[0]}-{where[1]} could not be read: {reason}")
             continue
-        partition.read = True
+        partition.finish()
         ended = partition.ended
         if ended is not None:
             reading = _Reading(target, where, partition, patience, committed=True)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from kwire.analyzer.common.listing import listed
 from kwire.analyzer.protocol import api_keys
 from kwire.replay.diff.correspondence import Partition
 from kwire.replay.diff.differences import Difference
@@ -99,9 +100,8 @@ class Audited:
         for (exchange, how, transaction), records in sorted(wrong.items()):
             kind, before = _TRANSACTIONS[how]
             total = sum(records.values())
-            (topic, number), *others = records
-            text = f"{topic}/{number}" + (f" and {len(others)} more" if others else "")
-            after = f"{total} record{'s' * (total != 1)} of {text}"
+            topic, number = next(iter(records))
+            after = f"{total} record{'s' * (total != 1)} of {listed([f'{topic}/{number}'], len(records))}"
             yield Difference(rows[exchange], TRANSACTION, kind, before, after, (transaction,)), list(records)
 
     def differences(self, partitions: Mapping[Where, Partition], pairs: Sequence[Pair]) -> Iterator[Difference]:

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from kwire.analyzer.common.listing import listed
 from kwire.analyzer.protocol import api_keys, errors, schema
 from kwire.analyzer.protocol.topic_lists import topics_of
 from kwire.replay.diff import audit_results, reader_progress, steadiness
@@ -887,6 +888,5 @@ def _state_text(side: Side) -> str:
 
 
 def _listing(partitions: Iterable[tuple[str, int]]) -> str:
-    shown = sorted(partitions)
-    text = ", ".join(f"{topic}-{number}" for topic, number in shown[:8])
-    return text + (f" and {len(shown) - 8} more" if len(shown) > 8 else "") or "none"
+    every = sorted(partitions)
+    return listed([f"{topic}-{number}" for topic, number in every[:8]], len(every)) or "none"

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from kwire.analyzer.frame import arrow
 from kwire.analyzer.protocol import errors, schema
 from kwire.replay.diff import noise
 from kwire.replay.diff.differences import Difference
@@ -59,6 +60,7 @@ class Steadiness:
 def of_run(run: Run) -> tuple[Steadiness, Steadiness]:
     """Of the capture, and of the replay."""
     keys = run.api_keys
+    apis = arrow.distinct(keys[keys >= 0]).tolist()
     captured, replayed = Steadiness(), Steadiness()
     for place, code in run.captured_errors():
         captured.met[int(keys[place]), code] += 1
@@ -75,7 +77,7 @@ def of_run(run: Run) -> tuple[Steadiness, Steadiness]:
             replayed.met[key, code] += count - early
             replayed.first.setdefault((key, code), place)
     for side, throttled in ((captured, run.captured_throttle_us), (replayed, run.throttle_us)):
-        for key in _unique(keys):
+        for key in apis:
             of_api = keys == key
             side.answers[key] = int(of_api.sum())
             held = of_api & (throttled > 0)
@@ -83,10 +85,6 @@ def of_run(run: Run) -> tuple[Steadiness, Steadiness]:
                 side.throttled[key] = int(held.sum()), int(throttled[held].max())
                 side.first[key] = int(held.argmax())
     return captured, replayed
-
-
-def _unique(keys: Any) -> list[int]:
-    return sorted({int(key) for key in set(keys.tolist()) if key >= 0})
 
 
 def _rule(rule: str, code: int | None) -> str | None:

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 
 from kwire.analyzer.dataset.dataset import DatasetError, StoredDataset, open_dataset, readable
 from kwire.analyzer.dataset.tables import REPLAYED
-from kwire.analyzer.frame import spill
+from kwire.analyzer.frame import arrow, spill
 from kwire.analyzer.protocol.project import Messages
 from kwire.analyzer.protocol.schema import REQUEST, RESPONSE, ZERO_UUID
 
@@ -346,9 +346,7 @@ class Run:
     @functools.cached_property
     def retried(self) -> Flags:
         """By place: has the replay done anything for it more than once?"""
-        lengths = (pc.fill_null(pc.list_value_length(batch.column("retries")), 0) for batch in self._outcomes.batches)
-        again = spill.concat((each.to_numpy(zero_copy_only=False) > 0 for each in lengths), np.bool_)
-        return _take(again, self._outcome_at)
+        return _take(_has_some(self._outcomes, "retries"), self._outcome_at)
 
     @functools.cached_property
     def captured_throttle_us(self) -> Numbers:
@@ -367,11 +365,7 @@ class Run:
 
     def captured_errors(self) -> Iterator[tuple[int, int]]:
         """Place and code of each error in a captured answer, once for each answer."""
-        length = spill.concat(
-            pc.fill_null(pc.list_value_length(batch.column("errors")), 0).to_numpy(zero_copy_only=False)
-            for batch in self._exchanges.batches
-        )
-        for place in np.flatnonzero(_take(length, self._captured_at) > 0).tolist():
+        for place in np.flatnonzero(_take(_has_some(self._exchanges, "errors"), self._captured_at)).tolist():
             for error in self._exchanges.cell(int(self._captured_at[place]), "errors"):
                 yield place, error["code"]
 
@@ -381,11 +375,7 @@ class Run:
 
     def discarded(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """Place, and what the table `outcomes` says, of answers in place of which requests were sent again."""
-        length = spill.concat(
-            pc.fill_null(pc.list_value_length(batch.column(_DISCARDED)), 0).to_numpy(zero_copy_only=False)
-            for batch in self._outcomes.batches
-        )
-        for place in np.flatnonzero(_take(length, self._outcome_at) > 0).tolist():
+        for place in np.flatnonzero(_take(_has_some(self._outcomes, _DISCARDED), self._outcome_at)).tolist():
             for answer in self._outcomes.cell(int(self._outcome_at[place]), _DISCARDED):
                 yield place, answer
 
@@ -480,6 +470,11 @@ def _flags(rows: _Unpacked, name: str, value: str) -> Flags:
     """Does a column of texts say this?"""
     equal = (pc.fill_null(pc.equal(batch.column(name), value), False) for batch in rows.batches)
     return spill.concat((each.to_numpy(zero_copy_only=False) for each in equal), np.bool_)
+
+
+def _has_some(rows: _Unpacked, name: str) -> Flags:
+    """Has a column of lists any element here?"""
+    return spill.concat((arrow.list_lengths(batch.column(name)) > 0 for batch in rows.batches), np.bool_)
 
 
 def _take(values: npt.NDArray[Any], places: Numbers) -> npt.NDArray[Any]:

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from kwire.analyzer.common.listing import listed
 from kwire.captures.errors import KwireError
 from kwire.replay.plan.sessions import Session
 from kwire.replay.send import login
@@ -38,9 +39,9 @@ class MissingCredentialsError(KwireError):
 
     def __init__(self, users: Iterable[str]) -> None:
         known = sorted(users)
-        more = f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
-        text = f"--principals has no table for the captured user{'s' * (len(known) > 1)} {', '.join(known[:_SHOWN])}"
-        super().__init__(text + more, "add a table for each; --sasl logs in for whoever has none")
+        named = listed(known[:_SHOWN], len(known))
+        text = f"--principals has no table for the captured user{'s' * (len(known) > 1)} {named}"
+        super().__init__(text, "add a table for each; --sasl logs in for whoever has none")
 
 
 def read(path: str) -> dict[str, login.Credentials]:

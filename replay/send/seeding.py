@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from kwire.analyzer.common.listing import listed
 from kwire.analyzer.protocol import api_keys, errors
 from kwire.analyzer.protocol.tree import Body
 from kwire.captures.errors import KwireError
@@ -62,9 +63,8 @@ class MissingTopicsError(KwireError):
     """The target lacks topics that would be written to."""
 
     def __init__(self, topics: list[str]) -> None:
-        named = ", ".join(topics[:_NAMED]) + (f" and {len(topics) - _NAMED} more" if len(topics) > _NAMED else "")
         super().__init__(
-            f"the target has no topic {named}, to which the capture writes",
+            f"the target has no topic {listed(topics[:_NAMED], len(topics))}, to which the capture writes",
             "--seed-topics makes what it lacks; --missing-topics-ok takes its errors as answers",
         )
 

@@ -22,6 +22,7 @@ from kwire.replay.outcome import Outcome
 from kwire.replay.plan import apis, convert, produce_requests
 from kwire.replay.plan.steps import Step
 from kwire.replay.plan.topic_partitions import merged, name_answer, without_names
+from kwire.replay.plan.values import NO_COORDINATOR
 from kwire.replay.remap import retry, share_sessions
 from kwire.replay.remap.groups import moves
 from kwire.replay.remap.remap import Remap
@@ -52,9 +53,7 @@ _NOT_READY: Final = frozenset(
         errors.LEADER_NOT_AVAILABLE,
         errors.NOT_LEADER_OR_FOLLOWER,
         errors.UNKNOWN_TOPIC_ID,
-        errors.COORDINATOR_LOAD_IN_PROGRESS,
-        errors.COORDINATOR_NOT_AVAILABLE,
-        errors.NOT_COORDINATOR,
+        *NO_COORDINATOR,
     )
 )
 """Errors that it answers until it is."""
@@ -481,8 +480,14 @@ class StepSender:
 
 
 def _coordinated(step: Step) -> list[tuple[str, str]]:
-    """The group and the transactional id that a step is about."""
-    names = ("group", step.group), ("transaction", step.request.row.get("transactional_id"))
+    """The group and the transactional id that a step is about, or the producer ids of brokers, which they have to be
+    given first (ProducerIdManager)."""
+    names = [("group", step.group), ("transaction", step.request.row.get("transactional_id"))]
+    if step.request.api_key == api_keys.INIT_PRODUCER_ID and not names[1][1]:
+        names.append(("producer ids", "all"))
+    if step.request.api_key == api_keys.FIND_COORDINATOR:  # which its row does not say
+        kind = "transaction" if step.body.get("keyType") == api_keys.TRANSACTION_COORDINATOR else "group"
+        names += [(kind, name) for name in step.body.get("coordinatorKeys") or [step.body.get("key")]]
     return [(kind, name) for kind, name in names if name]
 
 

@@ -227,8 +227,9 @@ def measure(connections: int, requests: int, rate: float | None, profiled: bool,
     process.start()
     port = ready.get(timeout=60)
     captured = sessions(connections, requests, rate)
+    settings = Settings(speed=1.0 if rate else None)
     chosen = Options(
-        "127.0.0.1", port, settings=Settings(speed=1.0 if rate else None), yes=True, audit=False, processes=processes
+        "127.0.0.1", port, settings=settings, yes=True, missing_topics_ok=True, audit=False, processes=processes
     )
     profile = cProfile.Profile()
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:

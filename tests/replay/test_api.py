@@ -82,6 +82,7 @@ def test_what_is_asked_for_in_python_is_what_the_command_does(monkeypatch: pytes
         yes=True,
         partial=True,
         audit=False,
+        missing_topics_ok=True,
         workers=3,
     )
     arguments = [

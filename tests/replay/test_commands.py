@@ -656,7 +656,7 @@ def test_a_target_that_falls_silent_ends_the_run_with_what_was_done_kept(
     processes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The patience of minutes is one of a second here."""
-    monkeypatch.setattr(asked, "Settings", partial(Settings, answer_timeout=0.4, silence=1.0))
+    monkeypatch.setattr(asked, "Settings", partial(Settings, answer_timeout=0.4))
     monkeypatch.setattr(inputs, "read", lambda *_, **__: sessions(4, 25, None))
     monkeypatch.setattr(_Fading, "answered", 0)
     with serving(_Fading) as port:
@@ -672,6 +672,8 @@ def test_a_target_that_falls_silent_ends_the_run_with_what_was_done_kept(
                 "--speed",
                 "max",
                 "--no-in-windows",
+                "--give-up-after",
+                "1s",
                 "--workers",
                 processes,
             ]

@@ -1039,10 +1039,10 @@ def test_a_target_that_is_slower_with_each_answer_slows_the_run_and_then_ends_it
 
     target.on(api_keys.METADATA, slower, delay=0.1)
 
-    run = replayed([capture], target, speed=1.0)
+    run = replayed([capture], target, speed=1.0, silence=120.0)
 
     assert run.engine.failure is not None
-    assert run.engine.failure.message == "target:9092: no answer to anything for 120 s"
+    assert run.engine.failure.message == "target:9092: no answer to anything for 122 s"
     verdicts = [
         (outcome.verdict, outcome.rule) for outcome in sorted(run.outcomes, key=lambda outcome: outcome.step or 0)
     ]
@@ -1065,7 +1065,7 @@ def test_a_target_that_never_answers_ends_the_run() -> None:
         capture.add(number * 0.1, api_keys.METADATA, 9, {"topics": None}, _metadata())
     target = Target().on(api_keys.METADATA, _metadata(), delay=1e9)
 
-    run = replayed([capture], target)
+    run = replayed([capture], target, silence=120.0)
 
     verdicts = [
         (outcome.verdict, outcome.rule) for outcome in sorted(run.outcomes, key=lambda outcome: outcome.step or 0)
