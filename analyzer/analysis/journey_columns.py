@@ -56,8 +56,15 @@ REASONS: Final = (
 )
 """By B_STATE, or what became of it."""
 
-# Answers that brought records: offsets from R_BEGIN to before R_END; R_UNSURE: some between are not in it.
-(R_ORIGIN, R_BEGIN, R_END, R_TIME, R_UNSURE, R_COLUMNS) = range(6)
+B_LABEL: Final = B_COLUMNS
+"""A row more, of batches with acks=0: the label of each (`bulk.partitions.count_batches`)."""
+
+# Answers that brought records: offsets from R_BEGIN to before R_END; R_UNSURE: some between are not in it; R_LABEL: of
+# the batch at R_BEGIN, where one begins there.
+(R_ORIGIN, R_BEGIN, R_END, R_TIME, R_UNSURE, R_LABEL, R_COLUMNS) = range(7)
+
+# Labels of batches that answers held, but for R_LABEL.
+(L_ORIGIN, L_TIME, L_BASE, L_LABEL, L_COLUMNS) = range(5)
 
 # Commits of offsets that were accepted.
 (C_ORIGIN, C_OFFSET, C_TIME, C_COLUMNS) = range(4)

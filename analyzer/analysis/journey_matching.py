@@ -3,6 +3,7 @@
 In: columns of `journey_columns`. Out: pairs of a batch and a reader. Rules
 
 - A partition is a topic, by its name where one is known, and an index.
+- A batch with acks=0 is where an answer held it (`journey_labels`).
 - A batch is at its offsets from when the broker had received it until another batch was received that overlaps it: the
   log may have been cut off (a failover), or the topic made anew.
 - A group is one reader, and so are a consumer without a group (client id and address), a follower and a share group.
@@ -15,7 +16,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from kwire.analyzer.analysis import TopicName
+from kwire.analyzer.analysis import TopicName, journey_labels
 from kwire.analyzer.analysis.journey_columns import (
     B_BASE,
     B_COLUMNS,
@@ -58,6 +59,7 @@ class Known(NamedTuple):
                 connection; they are not copied together, as most of their time goes into fresh memory
     topics      names (or ids) of topics; by origin `topic` is an index, and `partition` a number for both
     reads, commits   int64[..., n], in order of time
+    unplaced         int64[B_COLUMNS + 1, n]: batches with acks=0 that no answer held, so that nobody says their offsets
     """
 
     log: Log
@@ -68,6 +70,7 @@ class Known(NamedTuple):
     partition: np.ndarray
     reads: np.ndarray
     commits: np.ndarray
+    unplaced: np.ndarray
 
     @classmethod
     def of(
@@ -78,7 +81,10 @@ class Known(NamedTuple):
         reads: np.ndarray,
         commits: np.ndarray,
         topic_name: TopicName,
+        silent: np.ndarray,
+        labels: np.ndarray,
     ) -> Known:
+        """Put rows in order. `silent`: int64[B_COLUMNS + 1, n], batches with acks=0; `labels`: int64[L_COLUMNS, n]."""
         origins = log.read() | {"low": ranges[0], "high": ranges[1]}
         topics, topic = _topics(log, origins, topic_name)
         partition = np.zeros(0, np.int64)
@@ -88,7 +94,23 @@ class Known(NamedTuple):
             rows if (rows[at, 1:] >= rows[at, :-1]).all() else rows[:, np.argsort(rows[at], kind="stable")]
             for rows, at in ((reads, R_TIME), (commits, C_TIME))
         )
-        return cls(log, origins, _in_order(parts, origins["serial"]), topics, topic, partition, reads, commits)
+        if silent.shape[1]:
+            placed, silent = journey_labels.placed(silent, parts, reads, labels, partition)
+            parts = [*parts, placed] if placed.shape[1] else parts
+        parts = _in_order(parts, origins["serial"])
+        return cls(log, origins, parts, topics, topic, partition, reads, commits, silent)
+
+    def settled(self) -> Known:
+        """Return these with the batches whose offsets nobody says among the others."""
+        if not self.unplaced.shape[1]:
+            return self
+        parts = _in_order([*self.parts, self.unplaced[:B_COLUMNS]], self.origins["serial"])
+        return self._replace(parts=parts, unplaced=self.unplaced[:, :0])
+
+    @property
+    def timed(self) -> tuple[tuple[np.ndarray, int], ...]:
+        """Answers and commits, with the row that has their times."""
+        return (self.reads, R_TIME), (self.commits, C_TIME)
 
     @property
     def batches(self) -> np.ndarray:
@@ -385,7 +407,7 @@ def not_passed(
     recent_ns   for so long after an answer a commit may follow, and the acknowledgement of what a follower got by it
     """
     reads, commits = known.reads, known.commits
-    latest = max((int(rows[at].max()) for rows, at in ((reads, R_TIME), (commits, C_TIME)) if rows.shape[1]), default=0)
+    latest = max((int(rows[at].max()) for rows, at in known.timed if rows.shape[1]), default=0)
     count = int(known.partition.max()) + 1 if len(known.partition) else 0
     passed = np.full(count, _MOST)
     if reads.shape[1]:

@@ -8,6 +8,7 @@ In: windows; Produce, Fetch, ShareFetch and commits of offsets are read by colum
   batches may have been compressed anew.
 - An answer that lacks offsets between its batches (compaction took some) is taken apart by the headers of its batches,
   where record sets are kept; where they are not, it is noted that it may not have held a batch.
+- Nobody says the offsets of a batch with acks=0; the checksums of batches that answers held do (`journey_labels`).
 - What is known waits until the capture ends, or is too much (`held_bytes`): then batches that all readers have passed
   become rows, and of the others the latest `MOST_KEPT` wait on.
 """
@@ -43,6 +44,8 @@ from kwire.analyzer.analysis.journey_columns import (
     C_ORIGIN,
     C_TIME,
     CONSUMER,
+    L_COLUMNS,
+    L_TIME,
     NO_ACKNOWLEDGEMENT,
     NO_ANSWER,
     NO_REQUEST,
@@ -51,6 +54,7 @@ from kwire.analyzer.analysis.journey_columns import (
     R_BEGIN,
     R_COLUMNS,
     R_END,
+    R_LABEL,
     R_ORIGIN,
     R_TIME,
     R_UNSURE,
@@ -67,6 +71,7 @@ from kwire.analyzer.dataset import tables
 from kwire.analyzer.frame import arrow
 from kwire.analyzer.frame.log import Log
 from kwire.analyzer.protocol import api_keys as apis
+from kwire.analyzer.records import batches
 from kwire.captures.kernels import NULL
 
 MOST_KEPT: Final = 200_000
@@ -93,6 +98,8 @@ class Journeys:
     _batches     int64[B_COLUMNS, n] a window
     _reads       int64[R_COLUMNS, n] a window
     _commits     int64[C_COLUMNS, n] a window
+    _silent      int64[B_COLUMNS + 1, n] a window: batches with acks=0, and the label of each
+    _labels      int64[L_COLUMNS, n] a window: of the batches of answers that held several
     _ranges      int64[2, origins]: the first offset that a reader asked for, and the last, or that it has passed
     _numbers     numbers of origins, by numbers that mean something while `_strings` are those of `Names`
     groups       groups of each client (id and address), before `tables` is called
@@ -103,6 +110,8 @@ class Journeys:
     _batches: list[np.ndarray] = field(default_factory=list)
     _reads: list[np.ndarray] = field(default_factory=list)
     _commits: list[np.ndarray] = field(default_factory=list)
+    _silent: list[np.ndarray] = field(default_factory=list)
+    _labels: list[np.ndarray] = field(default_factory=list)
     _transactions: Log = field(default_factory=lambda: Log(TRANSACTION_COLUMNS, ("transaction",)))
     _ranges: np.ndarray = field(default_factory=lambda: np.zeros((2, 0), np.int64))
     _numbers: dict[tuple[int, ...], int] = field(default_factory=dict)
@@ -168,11 +177,13 @@ class Journeys:
         yield self._batches, other._batches
         yield self._reads, other._reads
         yield self._commits, other._commits
+        yield self._silent, other._silent
+        yield self._labels, other._labels
 
     @property
     def held_bytes(self) -> int:
         """Estimate the bytes of batches, answers and commits."""
-        rows = (*self._batches, *self._reads, *self._commits)
+        rows = (*self._batches, *self._reads, *self._commits, *self._silent, *self._labels)
         return sum(part.nbytes for part in rows) + self._origins.held_bytes + self._transactions.held_bytes
 
     def onward(self, border: Border) -> Journeys:
@@ -185,28 +196,40 @@ class Journeys:
         waiting[late] = False
         reads[np.flatnonzero(reads)[:-MOST_KEPT]] = False
         commits[np.flatnonzero(commits)[:-MOST_KEPT]] = False
-        chosen = batches[:, waiting], known.reads[:, reads], known.commits[:, commits]
+        latest = max((int(rows[at].max()) for rows, at in known.timed if rows.shape[1]), default=0)
+        recent = known.unplaced[B_RECEIVED] >= latest - _RECENT_NS
+        recent[np.flatnonzero(recent)[:-MOST_KEPT]] = False
+        labels = self._joined_labels()
+        labels = labels[:, labels[L_TIME] >= latest - _RECENT_NS][:, -MOST_KEPT:]
+        chosen = (
+            batches[:, waiting],
+            known.reads[:, reads],
+            known.commits[:, commits],
+            known.unplaced[:, recent],
+            labels,
+        )
         used = arrow.distinct(np.concatenate([rows[0] for rows in chosen]))
         self._grow_ranges()
         after = Journeys(
             _origins=self._origins.take(used), _ranges=self._ranges[:, used].copy(), given_up=self.given_up + len(late)
         )
-        for own, rows in zip((after._batches, after._reads, after._commits), chosen, strict=True):
+        for (own, _), rows in zip(after._logs(after), chosen, strict=True):
             moved = rows.copy()
             moved[0] = np.searchsorted(used, rows[0])
             if moved.shape[1]:
                 own.append(moved)
         after._transactions = self._transactions.take(np.arange(len(self._transactions))[-MOST_KEPT:])
-        rest = batches[:, ~waiting]
-        self._batches = [rest] if rest.shape[1] else []
+        rest = batches[:, ~waiting], known.unplaced[:B_COLUMNS, ~recent]
+        self._batches = [rows for rows in rest if rows.shape[1]]
+        self._silent, self._labels = [], []
         return after
 
     def tables(self, capture: str = "", topic_name: TopicName = str) -> Iterator[tuple[str, pa.Table]]:
-        if not self._batches:
+        if not self._batches and not self._silent:
             yield "journeys", tables.empty("journeys")
             return
-        known = self._known(topic_name)
-        self._batches, self._reads, self._commits = [], [], []
+        known = self._known(topic_name).settled()
+        self._batches, self._reads, self._commits, self._silent, self._labels = [], [], [], [], []
         for table in journey_rows.rows(capture, known, self._transactions, self.groups):
             yield "journeys", table
 
@@ -215,7 +238,20 @@ class Journeys:
         reads = journey_matching.joined(self._reads, R_COLUMNS)
         commits = journey_matching.joined(self._commits, C_COLUMNS)
         self._grow_ranges()
-        return journey_matching.Known.of(self._origins, self._ranges, list(self._batches), reads, commits, topic_name)
+        silent = journey_matching.joined(self._silent, B_COLUMNS + 1)
+        return journey_matching.Known.of(
+            self._origins,
+            self._ranges,
+            list(self._batches),
+            reads,
+            commits,
+            topic_name,
+            silent,
+            self._joined_labels() if silent.shape[1] else np.zeros((L_COLUMNS, 0), np.int64),
+        )
+
+    def _joined_labels(self) -> np.ndarray:
+        return journey_matching.joined(self._labels, L_COLUMNS)
 
     # -- windows ------------------------------------------------------------------------------------------------------
     def _take_produced(self, every: Exchanges, rows: np.ndarray) -> None:
@@ -257,8 +293,11 @@ class Journeys:
             silent = np.where(acks == 0, NO_ACKNOWLEDGEMENT, np.where(unheard, UNANSWERED, NO_ANSWER))
             out[B_STATE, lacking] = np.where(base[lacking] == NULL, silent, state)
             empty = (out[B_RECORDS] == 0) | ((base == NULL) & (out[B_BYTES] == NULL))
-            if empty.any():  # a records field without a batch, or nothing known of either side
-                out = out[:, ~empty]
+            silent = (out[B_STATE] == NO_ACKNOWLEDGEMENT) & ~empty
+            if silent.any():
+                self._silent.append(np.concatenate([out[:, silent], parts[s.P_LABEL][rows[silent]][np.newaxis]]))
+            if (gone := empty | silent).any():  # a records field without a batch, or nothing known of either side
+                out = out[:, ~gone]
         if out.shape[1]:
             self._batches.append(out)
 
@@ -298,10 +337,20 @@ class Journeys:
             given = begin + parts[s.P_ACQUIRED][chosen] + absent
             out[R_BEGIN] = np.where(shared[some], begin, out[R_BEGIN])
             out[R_END] = np.where(shared[some], given, end)
+        out[R_LABEL] = np.where(begin == out[R_BEGIN], parts[s.P_LABEL][chosen], NULL)
         sets = parts[s.P_SET][chosen]
-        broken = np.flatnonzero((absent > 0) & ~shared[some] & (sets != NULL))
-        if len(broken):
-            out = _taken_apart(window, out, broken, sets[broken])
+        apart = np.flatnonzero(((parts[s.P_BATCHES][chosen] > 1) | (begin != out[R_BEGIN])) & (sets != NULL))
+        if len(apart):
+            headers = _headers(window, sets[apart])
+            headers[0] = apart[headers[0]]
+            labelled = headers[:, headers[_H_LABEL] != NULL]
+            row = labelled[_H_ROW]
+            self._labels.append(
+                np.array([out[R_ORIGIN][row], out[R_TIME][row], labelled[_H_BEGIN], labelled[_H_LABEL]])
+            )
+            broken = ((absent > 0) & ~shared[some])[headers[_H_ROW]]
+            if broken.any():
+                out = _taken_apart(out, headers[:, broken])
         self._reads.append(out[:, out[R_END] > out[R_BEGIN]])
 
     def _take_commits(self, every: Exchanges, rows: np.ndarray) -> None:
@@ -406,55 +455,36 @@ _IN_WINDOW: Final = ("kind", "connection", "client", "topic", "topic_id", "parti
 _CONNECTION: Final = _IN_WINDOW.index("connection")
 
 
-def _taken_apart(window: Window, reads: np.ndarray, broken: np.ndarray, sets: np.ndarray) -> np.ndarray:
-    """Return answers with some (`broken`, whose record sets have the numbers `sets`) as a row for each run of batches
-    without a gap between them."""
-    places = {}
-    wanted = set(sets.tolist())
+_H_ROW, _H_BEGIN, _H_END, _H_LABEL, _H_COLUMNS = range(5)
+
+
+def _headers(window: Window, sets: np.ndarray) -> np.ndarray:
+    """Return int64[_H_COLUMNS, n]: whole batches with records of record sets, as far as these are kept.
+
+    Their columns are the set (an index in `sets`), the first offset, the one after the last, and the label."""
+    order = np.argsort(sets, kind="stable")
+    parts = [np.zeros((_H_COLUMNS, 0), np.int64)]
     for record_sets in window.sets:
-        for row in np.flatnonzero(arrow.among(record_sets.number, sets)).tolist():
-            number, at, length = (int(column[row]) for column in record_sets[1:])
-            if number in wanted:
-                places[number] = record_sets.heap, at, length
-    pieces, apart = [], []
-    for row, number in zip(broken.tolist(), sets.tolist(), strict=True):
-        if number not in places:
+        there = np.flatnonzero(arrow.among(record_sets.number, sets))
+        if not len(there):
             continue
-        heap, at, length = places[number]
-        apart.append(row)
-        for begin, end in _runs(heap[at : at + length].tobytes()):
-            piece = reads[:, row].copy()
-            piece[R_BEGIN], piece[R_END], piece[R_UNSURE] = max(begin, int(piece[R_BEGIN])), end, 0
-            pieces.append(piece)
-    if not apart:
-        return reads
-    rest = np.delete(reads, apart, axis=1)
-    return np.concatenate([rest, np.array(pieces, np.int64).reshape(-1, len(reads)).T], axis=1)
+        table = batches.batches(record_sets.heap, record_sets.at[there], record_sets.length[there]).table
+        table = table[:, (table[batches.B_STATE] == batches.WHOLE) & (table[batches.B_COUNT] != 0)]
+        row = order[np.searchsorted(sets, record_sets.number[there], sorter=order)][table[batches.B_SET]]
+        base, span = table[batches.B_OFFSET], np.where(table[batches.B_MAGIC] == 2, table[batches.B_LAST_DELTA], 0)
+        label = table[batches.B_SIZE] << 32 | table[batches.B_CRC]
+        plain = (table[batches.B_MAGIC] == 2) | (batches.codec(table) == batches.NONE)
+        parts.append(np.array([row, base, base + span + 1, np.where(plain, label, NULL)]))
+    return np.concatenate(parts, axis=1)
 
 
-def _runs(data: bytes) -> Iterator[tuple[int, int]]:
-    """Yield (first offset, offset behind the last) of each run of batches with records and without a gap."""
-    begin = end = -1
-    at = 0
-    while len(data) - at >= 17:
-        size = int.from_bytes(data[at + 8 : at + 12], "big", signed=True)
-        base = int.from_bytes(data[at : at + 8], "big", signed=True)
-        if size < 14 or size > len(data) - at - 12:
-            break
-        after, records = base + 1, 1
-        if data[at + 16] == 2:
-            if size < 49:
-                break
-            after = base + int.from_bytes(data[at + 23 : at + 27], "big", signed=True) + 1
-            records = int.from_bytes(data[at + 57 : at + 61], "big", signed=True)
-        elif data[at + 16] > 2:
-            break
-        if records > 0:
-            if base != end:
-                if end > begin:
-                    yield begin, end
-                begin = base
-            end = after
-        at += 12 + size
-    if end > begin:
-        yield begin, end
+def _taken_apart(reads: np.ndarray, headers: np.ndarray) -> np.ndarray:
+    """Return answers with those that `headers` has batches of (`_H_ROW`: which) as a row for each run of batches
+    without a gap between them."""
+    goes_on = (headers[_H_ROW, 1:] == headers[_H_ROW, :-1]) & (headers[_H_BEGIN, 1:] == headers[_H_END, :-1])
+    first, last = np.flatnonzero(np.append(True, ~goes_on)), np.flatnonzero(np.append(~goes_on, True))
+    row = headers[_H_ROW][first]
+    pieces = reads[:, row]
+    pieces[R_BEGIN] = np.maximum(headers[_H_BEGIN][first], pieces[R_BEGIN])
+    pieces[R_END], pieces[R_UNSURE], pieces[R_LABEL] = headers[_H_END][last], 0, NULL
+    return np.concatenate([np.delete(reads, arrow.distinct(row), axis=1), pieces], axis=1)

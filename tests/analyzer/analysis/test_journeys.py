@@ -21,7 +21,7 @@ from tests.analyzer.analysis.read_modes import every_way, rows
 from tests.analyzer.analysis.test_offsets import committing
 from tests.bench import messages
 from tests.captures.forge import START_NS, Write, converse, interleaved
-from tests.shared import SAMPLES, capture_files
+from tests.shared import SAMPLES, capture_files, real_folder
 
 SECOND = 10**9
 MODERN = ["txn-librdkafka-4.3", "group-kip848-librdkafka-4.3", "codecs-franzgo-4.3", "client-kafkajs-3.9"]
@@ -257,6 +257,68 @@ def test_no_acknowledgement_no_answer_and_an_error(tmp_path: Path) -> None:
     rows = journeys(tmp_path, silent, unanswered, refused)
     assert sorted(row["reason"] for row in rows) == ["no acknowledgement", "unanswered"]
     assert {row["base_offset"] for row in rows} == {None}
+
+
+def silent(count: int, at: int, key: bytes = b"k") -> list[Write]:
+    records = messages.batch([messages.record(i, key, b"v") for i in range(count)])
+    return [forging.asking(forging.produce(1, version=7, acks=0, records=records), START_NS + at)]
+
+
+def stored(count: int, base: int, key: bytes = b"k") -> bytes:
+    records = messages.batch([messages.record(i, key, b"v") for i in range(count)])
+    return base.to_bytes(8, "big") + records[8:]
+
+
+def test_a_batch_that_nobody_acknowledged_is_where_an_answer_held_it(tmp_path: Path) -> None:
+    produced = [silent(2, SECOND, b"first"), silent(3, 2 * SECOND, b"second"), silent(1, 3 * SECOND, b"lost")]
+    fetched = [fetching(1, 10, stored(2, 10, b"first") + stored(3, 12, b"second"), 4 * SECOND)]
+    rows = journeys(tmp_path, produced, fetched)
+    assert places(rows) == [
+        (10, "c", 1, "no acknowledgement"),
+        (12, "c", 1, "no acknowledgement"),
+        (None, None, None, "no acknowledgement"),
+    ]
+    assert [row["last_offset"] for row in rows] == [11, 14, None]
+    assert {row["acked"] for row in rows} == {None}
+    assert all(row["fetched"] > row["received"] for row in rows[:2])
+    # Without the batches of an answer only its first is known.
+    without = journeys(tmp_path, produced, fetched, records="none")
+    assert [row["base_offset"] for row in without] == [10, None, None]
+
+
+def test_equal_batches_without_acknowledgement_are_placed_in_order_or_not_at_all(tmp_path: Path) -> None:
+    produced = [silent(1, SECOND), silent(1, 2 * SECOND)]
+    both = [fetching(1, 10, stored(1, 10) + stored(1, 11), 4 * SECOND)]
+    assert [row["base_offset"] for row in journeys(tmp_path, produced, both)] == [10, 11]
+    only = [fetching(1, 10, stored(1, 10), 4 * SECOND)]
+    assert [row["base_offset"] for row in journeys(tmp_path, produced, only)] == [None, None]
+    early = [fetching(1, 10, stored(1, 10) + stored(1, 11), SECOND + SECOND // 2)]
+    assert [row["base_offset"] for row in journeys(tmp_path, produced, early)] == [None, None]
+    acknowledged = [producing(1, 10, 1, SECOND // 2)]
+    rows = journeys(tmp_path, acknowledged, [silent(1, SECOND)], only)
+    assert [(row["base_offset"], row["acked"] is None) for row in rows] == [(10, False), (None, True)]
+
+
+@pytest.mark.parametrize("name", ["old-java-0.8.2", "zoo-kafka-go-0.4.51-on-4.3"])
+def test_batches_without_acknowledgement_are_where_their_records_are(name: str) -> None:
+    tables = analyzer.analyze(capture_files(real_folder(name)), records="full").tables
+    produced, fetched = defaultdict(list), {}
+    for row in tables["records"].to_pylist():
+        content = row["key"], row["value"]
+        if row["side"] == "produce":
+            produced[(*key(row), row["partition"])].append(content)
+        else:
+            fetched[row["topic"], row["partition"], row["offset"]] = content
+    placed = [
+        row
+        for row in tables["journeys"].to_pylist()
+        if row["reason"] == "no acknowledgement" and row["base_offset"] is not None
+    ]
+    assert len(placed) > 5
+    for row in placed:
+        offsets = range(row["base_offset"], row["last_offset"] + 1)
+        there = [fetched.get((row["topic"], row["partition"], offset)) for offset in offsets]
+        assert there == produced[(*key(row["produced"]), row["partition"])]
 
 
 def test_the_first_commit_behind_the_batch_since_it_was_fetched(tmp_path: Path) -> None:
