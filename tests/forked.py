@@ -7,6 +7,8 @@ beginning, `tests.shared.KWIRE`; so is a command whose environment has settings 
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import signal
@@ -121,13 +123,27 @@ def _serve(connection: socket.socket) -> list[str] | None:
 
 
 def _main() -> None:
-    from kwire import analyzer
-    from kwire.analyzer.cli import commands, parser, start  # noqa: F401  (loaded for those that are forked)
+    from kwire.analyzer.cli import parser, start
 
-    analyzer.analyze(SAMPLES / "txn-librdkafka-4.3" / "capture.pcap", threads=1)  # its kernels are loaded now
-    words = _serve(socket.socket(fileno=int(sys.argv[1])))
-    if words is not None:
-        sys.argv = words
+    sample = str(SAMPLES / "txn-librdkafka-4.3" / "capture.pcap")
+    for words in (  # load what commands load, and kernels
+        ("analyze", "--threads", "1", sample),
+        ("show", "--filter", "latency > 1s", "--limit", "1", sample),
+        ("findings", "--only", "tiny-batches", sample),
+        ("story", "--client", "nobody", sample),
+        ("replay", sample, "--to", "h:1", "--dry-run"),
+    ):
+        ignored = io.StringIO()
+        with (
+            contextlib.redirect_stdout(ignored),
+            contextlib.redirect_stderr(ignored),
+            contextlib.suppress(SystemExit),
+        ):
+            parser.main(words)
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    asked = _serve(connection)
+    if asked is not None:
+        sys.argv = asked
         start.command()
 
 
