@@ -246,9 +246,10 @@ def test_records_lead_to_their_bytes_and_follow_the_filter(look: Look) -> None:
             "[...document.querySelectorAll('#other .row:not([hidden])')].every(row => "
             "row.children[1].textContent === 'tx-in' && row.children[8].textContent === 'fetch')"
         )
-        page.locator("#other .row", has_text="in0").first.click()
+        page.locator("#other .row").first.click()
         opened.wait("document.querySelector('#detail').dataset.side === 'response'")
-        page.locator("#response .row[aria-selected=true]", has_text="offset 0").wait_for()
+        offset = page.locator("#other .row[aria-selected=true] [data-id=offset]").inner_text()
+        page.locator("#response .row[aria-selected=true]", has_text=f"offset {offset}").wait_for()
         page.keyboard.press("Enter")
         opened.wait("document.activeElement.id === 'response'")
 
