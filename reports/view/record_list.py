@@ -154,7 +154,7 @@ class RecordList:
         for at in np.flatnonzero(row < 0).tolist():  # the request was not captured
             check_cancelled()
             key = tuple(table.column(name)[at].as_py() for name in ("capture", "connection", "exchange", "reply"))
-            if key[2] is None and (found := tables.row_of(key)) is not None:  # type: ignore[arg-type]
+            if key[2] is None and (found := tables.row_of(key)) is not None:
                 row[at] = found
         order = np.argsort(row, kind="stable")[np.count_nonzero(row < 0) :]
         table, row = table.take(pa.array(order)), row[order]
