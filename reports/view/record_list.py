@@ -99,7 +99,7 @@ class RecordList:
     def __init__(self, tables: Tables, messages: Messages) -> None:
         self._tables = tables
         self._messages = messages
-        self._made: _Batches | None = None
+        self._index: _Batches | None = None
 
     def window(self, tables: Tables, text: str, sort: str, start: int, count: int) -> dict[str, Any]:
         """Get a window of the records of the chosen exchanges. `tables`: those of the view, restricted to a partition
@@ -139,9 +139,9 @@ class RecordList:
 
     # -- which batches ----------------------------------------------------------------------------------------------
     def _batches(self) -> _Batches:
-        if self._made is None:
-            self._made = self._read()
-        return self._made
+        if self._index is None:
+            self._index = self._read()
+        return self._index
 
     def _read(self) -> _Batches:
         import pyarrow.compute as pc
@@ -154,8 +154,8 @@ class RecordList:
         for at in np.flatnonzero(row < 0).tolist():  # the request was not captured
             check_cancelled()
             key = tuple(table.column(name)[at].as_py() for name in ("capture", "connection", "exchange", "reply"))
-            if key[2] is None and (found := tables.row_of(key)) is not None:
-                row[at] = found
+            if key[2] is None and (place := tables.row_of(key)) is not None:
+                row[at] = place
         order = np.argsort(row, kind="stable")[np.count_nonzero(row < 0) :]
         table, row = table.take(pa.array(order)), row[order]
         first = np.searchsorted(row, row)
@@ -325,10 +325,12 @@ class RecordList:
 
         def content(at: int, number: int) -> dict[str, Any]:
             batch = about[at]
-            kept = by_batch.get(tuple(batch[name] for name in ("topic", "topic_id", "partition", "base_offset")), [])
-            if number >= len(kept):
+            rows_of_batch = by_batch.get(
+                tuple(batch[name] for name in ("topic", "topic_id", "partition", "base_offset")), []
+            )
+            if number >= len(rows_of_batch):
                 return _unread(batch["reason"] or "not kept: kwire analyze --records full keeps records", "")
-            return _of_row(kept[number], batch["side"] == "produce")
+            return _of_row(rows_of_batch[number], batch["side"] == "produce")
 
         return content
 

@@ -59,17 +59,17 @@ def test_records_are_those_that_show_reads(sample: str, capsys: pytest.CaptureFi
     with contextlib.ExitStack() as stack:
         rows = listed(Asking(viewed(stack, capture)))
     plain = [row for row in shown(capture, capsys) if row["decoded"] is None]
-    mine = [row for row in rows if not row["topic"].startswith("__") and "version=" not in row["value"]]
-    assert len(mine) == len(plain) > 500
+    in_view = [row for row in rows if not row["topic"].startswith("__") and "version=" not in row["value"]]
+    assert len(in_view) == len(plain) > 500
 
     def about(row: Row, key: str, value: str) -> tuple[Any, ...]:
         return row["topic"], row["partition"], key[:200], value[:200]
 
     wanted = Counter(about(row, text(row, "key"), text(row, "value")) for row in plain)
-    found = Counter(
-        about(row, *("0x" if row[k].startswith("0x") else row[k] for k in ("key", "value"))) for row in mine
+    shown_there = Counter(
+        about(row, *("0x" if row[k].startswith("0x") else row[k] for k in ("key", "value"))) for row in in_view
     )
-    assert found == wanted
+    assert shown_there == wanted
 
 
 def test_a_produced_record_has_the_offset_that_consumers_read(txn: Asking) -> None:
@@ -133,7 +133,9 @@ def test_a_dataset_shows_the_records_that_it_keeps(tmp_path: Path) -> None:
     assert len(full) == len(meta) == len(batches) == len(wanted)
     names = ("topic", "partition", "timestamp", "direction", "producer", "client_id")
     assert [[row[name] for name in names] for row in full] == [[row[name] for name in names] for row in wanted]
-    plain = [(mine["key"], mine["value"]) for mine, row in zip(full, wanted, strict=True) if "=" not in row["value"]]
+    plain = [
+        (stored["key"], stored["value"]) for stored, row in zip(full, wanted, strict=True) if "=" not in row["value"]
+    ]
     assert plain == [(row["key"], row["value"]) for row in wanted if "=" not in row["value"]]
     assert {row["value"] for row in meta if row["topic"] == "idem"} <= {f"({size} bytes)" for size in range(10)}
     assert all("--records full" in row["value"] for row in batches)
