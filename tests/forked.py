@@ -71,12 +71,12 @@ class Template:
     """A process that has loaded kwire, and forks when it is asked. It ends when this one does: its socket is closed."""
 
     def __init__(self) -> None:
-        self.socket, theirs = socket.socketpair()
-        with theirs:
+        self.socket, far_end = socket.socketpair()
+        with far_end:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.forked", str(theirs.fileno())],
+                [sys.executable, "-m", "tests.forked", str(far_end.fileno())],
                 cwd=ROOT,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[far_end.fileno()],
                 stdin=subprocess.DEVNULL,
             )
         self.lines = self.socket.makefile("r")
@@ -141,9 +141,9 @@ def _main() -> None:
         ):
             parser.main(words)
     connection = socket.socket(fileno=int(sys.argv[1]))
-    asked = _serve(connection)
-    if asked is not None:
-        sys.argv = asked
+    request_words = _serve(connection)
+    if request_words is not None:
+        sys.argv = request_words
         start.command()
 
 
