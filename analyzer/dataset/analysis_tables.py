@@ -206,8 +206,9 @@ JOURNEYS = (
         ("topic", pa.string(), "Topic; null where no message of the capture point names its id."),
         ("topic_id", pa.string(), "Topic id, where the Produce request says it."),
         ("partition", pa.int32(), "Partition index."),
-        ("base_offset", pa.int64(), "Offset of its first record, as the answer says; with acks=0, where a reader's answer held it. Null: see "
-         "`reason`."),
+        ("base_offset", pa.int64(),
+         "Offset of its first record, as the answer says; with acks=0, where a reader's answer held it. Null: "
+         "see `reason`."),
         ("last_offset", pa.int64(), "Offset of its last record; null too where only compressed content says how many."),
         ("records", pa.int64(), "Records in it, as `record_count` of `partitions`."),
         ("record_bytes", pa.int64(), "Its size as it was produced."),
@@ -229,8 +230,8 @@ JOURNEYS = (
          "First commit of the group behind its last record since then, accepted and, of a transaction, committed."),
         ("outcome", pa.string(), "Of its transaction, as in `transactions`; null: it is in none."),
         ("reason", pa.string(),
-         "Why a side is null: `not read`; `no acknowledgement` (acks=0; no answer to a fetch shows its offset, if that is "
-         "null too); `unanswered`; "
+         "Why a side is null: `not read`; `no acknowledgement` (acks=0; where its offset is null, no answer to a fetch "
+         "shows it); `unanswered`; "
          "`answer not captured`, `request not captured` (or not whole, of the Produce exchange); `reader not captured` "
          "(a fetch that may have brought it has no whole answer); `absent offsets` (an answer that spans it lacks "
          "batches, as after compaction, and `--records none` does not say which)."),
