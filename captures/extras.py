@@ -12,6 +12,7 @@ MEGABYTES: Final[Mapping[str, int]] = {
     "all": 760,
     "compile": 210,
     "live": 24,
+    "metrics": 1,
     "spark": 600,
     "sql": 140,
     "tls": 18,

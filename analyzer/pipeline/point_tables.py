@@ -87,7 +87,7 @@ class PointTables(Sink[Rows]):
         look_up = look_up or self.topics.name
         self.selection = Selection(options, look_up, None if before is None else before.messages)
         self.latency = Latency() if before is None else before.latency
-        collectors = AnalysisTables.all_collectors() if before is None else before.collectors
+        collectors = AnalysisTables.all_collectors(options.journeys) if before is None else before.collectors
         self.analysis = AnalysisTables(
             ControlExchanges() if before is None else before.control, collectors if options.means else ()
         )
