@@ -13,6 +13,7 @@ import os
 import shlex
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
@@ -46,19 +47,33 @@ _CLEAR = "\r\x1b[K"
 """To a terminal: the line begins anew."""
 
 
+_EVERY_SECONDS = 15
+"""Time between two lines about how far compiling is, where stderr is no terminal."""
+
+
 class _Compilation:
-    """Says on stderr that kernels are being compiled: why and how many, once; on a terminal below it, which one."""
+    """Says on stderr that kernels are being compiled: why and how many, once; then which one of how many, and since
+    when: on a terminal each, else a line now and then."""
 
     def __init__(self) -> None:
         from kwire.captures import kernels
 
         self._long = "" if kernels.warm() else ", a minute or two"
         self._is_announced = False
+        self._begun = self._last = 0.0
 
     def __call__(self, now: Compiling | None) -> None:
         self.begin(now)
         if sys.stderr.isatty():
-            self._write(_CLEAR + (f"kwire: {_kernel(now)}" if now is not None else ""))
+            self._write(_CLEAR + (f"kwire: {self.kernel(now)}" if now is not None else ""))
+        elif now is not None and time.monotonic() >= self._last + _EVERY_SECONDS:
+            self._last = time.monotonic()
+            self._write(f"kwire: {self.kernel(now)}\n")
+
+    def kernel(self, now: Compiling) -> str:
+        """Which kernel of how many, and the time since the first."""
+        name = now.kernel.rpartition(".")[2]
+        return f"kernel {now.number} of at most {now.most}, {name}, {time.monotonic() - self._begun:.0f} s so far"
 
     def begin(self, now: Compiling | None) -> None:
         """The line that is said once."""
@@ -67,6 +82,7 @@ class _Compilation:
         from kwire.captures import kernels
 
         self._is_announced = True
+        self._begun = self._last = time.monotonic()
         reason = kernels.came_along().reason
         why = f" (not as installed: {printable(reason)})" if reason else ""
         self._write(f"kwire: compiling kernels, once on this machine{why}: at most {now.most}{self._long} ...\n")
@@ -76,10 +92,6 @@ class _Compilation:
         with contextlib.suppress(OSError, ValueError):  # nobody need listen
             sys.stderr.write(text)
             sys.stderr.flush()
-
-
-def _kernel(now: Compiling) -> str:
-    return f"kernel {now.number} of at most {now.most}, {now.kernel.rpartition('.')[2]}"
 
 
 def announce_compilation() -> None:
@@ -129,11 +141,11 @@ def _progress() -> Iterator[Callable[[str, int, int], None] | None]:
         if now is None:
             bar.update(compiling, visible=False)
             return
-        if isinstance(before, _Compilation):
-            before.begin(now)
-        bar.update(compiling, visible=True, description=_kernel(now), completed=now.number - 1, total=now.most)
+        saying.begin(now)
+        bar.update(compiling, visible=True, description=saying.kernel(now), completed=now.number - 1, total=now.most)
 
     before = kernels.tell(listen)
+    saying = before if isinstance(before, _Compilation) else _Compilation()
     try:
         with bar:
             yield report
