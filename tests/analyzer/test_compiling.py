@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import re
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -91,7 +92,7 @@ def test_elsewhere_a_line_says_now_and_then_how_far_it_is(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [100.0]
-    monkeypatch.setattr(commands.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     commands.announce_compilation()
     compile_two()
     clock[0] += 20
