@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from kwire.analyzer.common import output_file
 from kwire.analyzer.common.errors import UsageError
 from kwire.analyzer.common.escapes import printable
 from kwire.analyzer.common.listing import listed
@@ -27,7 +28,7 @@ from kwire.analyzer.options.replay import SelectOptions
 from kwire.analyzer.pipeline.read_options import ReadOptions
 from kwire.captures.errors import KwireError
 from kwire.replay import inputs, outcome, request, run
-from kwire.replay.commands import announce, telling, until_ended, write_file
+from kwire.replay.commands import announce, telling, until_ended
 from kwire.replay.diff import pairs, text
 from kwire.replay.diff.compare import Comparison, compare, compare_beyond
 from kwire.replay.diff.differences import grouped
@@ -258,11 +259,11 @@ class _Rehearsal:
 
     def _write(self, result: verdict.Verdict, pairing: pairs.Pairs | None) -> None:
         as_json = json.dumps({"rehearsal": self._about(), **result.as_dict()}, indent=2) + "\n"
-        write_file(str(self.folder / "verdict.json"), as_json)
-        write_file(str(self.folder / "index.html"), page.as_html(result, pairing))
-        write_file(str(self.folder / "junit.xml"), page.as_junit(result))
+        output_file.write_text(str(self.folder / "verdict.json"), as_json)
+        output_file.write_text(str(self.folder / "index.html"), page.as_html(result, pairing))
+        output_file.write_text(str(self.folder / "junit.xml"), page.as_junit(result))
         if self.options.summary is not None:
-            write_file(self.options.summary, result.as_markdown())
+            output_file.write_text(self.options.summary, result.as_markdown())
         sys.stdout.write(as_json if self.options.json else result.as_text())
         if not self.options.json:
             sys.stdout.write(f"{printable(str(self.folder))}: index.html, verdict.json, junit.xml, and the RUNs\n")

@@ -42,6 +42,6 @@ def _what(known: dict[str, str]) -> tuple[str, ...]:
 
 
 def as_junit(verdict: Verdict) -> str:
-    """The suites."""
+    """The suite."""
     counted = [(reason.name, reason.text) for reason in verdict.reasons] if verdict.exit_code else []
-    return junit.as_suites(verdict.comparison, counted)
+    return junit.of_rehearsal(verdict.line, counted, verdict.comparison)

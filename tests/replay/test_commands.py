@@ -40,6 +40,7 @@ from kwire.replay.send import link, seeding
 from kwire.replay.send.channel import Channel
 from kwire.replay.send.settings import Settings
 from kwire.replay.source import MemorySource
+from tests import forked
 from tests.bench.replay import VERSION, Sink, sessions
 from tests.replay.batching import batch, produced, produced_answer
 from tests.replay.conversation import Captured
@@ -113,7 +114,7 @@ class _HangUp(_Garbage):
 
 
 def kwire(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*KWIRE, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
+    return forked.run(*arguments, timeout=SECONDS)
 
 
 def refused(result: subprocess.CompletedProcess[str]) -> str:
