@@ -291,7 +291,7 @@ def test_a_topic_that_is_missing_is_told_before_anything_is_sent(tmp_path: Path)
 
 def test_runs_with_other_names_are_compared_as_captured(healthy: Path, tmp_path: Path) -> None:
     """Each run of a rehearsal has a prefix of its own; a fault is named as it is between runs under the same names."""
-    prefixed = {"renaming": Renaming({GROUP: "y"}, "x."), "prefix_topics": "x.", "seed_topics": True}
+    prefixed: dict[str, Any] = {"renaming": Renaming({GROUP: "y"}, "x."), "prefix_topics": "x.", "seed_topics": True}
     named = replayed_at(Shop(), tmp_path / "run", **prefixed)
     comparison = compare(pairs.from_runs(healthy, named))
     assert (first_line(comparison), list(comparison.differences)) == ("same", [])
