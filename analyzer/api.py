@@ -103,6 +103,7 @@ def analyze(
     keep_bytes: bool = False,
     keep_secrets: bool = False,
     meaning: bool = True,
+    journeys: bool = True,
     schemas: str | os.PathLike[str] | None = None,
     registry: str | None = None,
     payloads: bool = False,
@@ -121,10 +122,10 @@ def analyze(
     headers, checksums checked), `meta` (a row a record, without content) or `full` (with it); decompressed_limit,
     decompressed_ratio: what one batch may become, in bytes and times its size. keep_bytes: also the table `messages`;
     keep_secrets: nothing in it overwritten; meaning: also what the traffic means (the tables of `tables.MEANING`; of
-    a filtered capture they stay empty); schemas, registry, payloads: decode keys and values of records
-    (records="full"): with the schemas of a folder, with those of a registry (its URL), as far as no schema is needed;
-    append: add to the dataset at `out`; wait: for another process that is writing
-    it. Raises CaptureError, LogError and DatasetError."""
+    a filtered capture they stay empty); journeys: of these also `journeys`; schemas, registry, payloads: decode keys
+    and values of records (records="full"): with the schemas of a folder, with those of a registry (its URL), as far as
+    no schema is needed; append: add to the dataset at `out`; wait: for another process that is writing it. Raises
+    CaptureError, LogError and DatasetError."""
     choice = AnalysisOptions.of(
         filter,
         connection,
@@ -134,6 +135,7 @@ def analyze(
         decompressed_ratio,
         keep_secrets,
         meaning,
+        journeys,
         PayloadOptions.of(None if schemas is None else os.fspath(schemas), registry, payloads),
     )
     how = ReadOptions(rotated, ports, threads, window_bytes, frame_limit, keylogs)

@@ -116,7 +116,7 @@ def _named(table: pa.Table, look_up: Callable[[str], str]) -> Iterator[Row]:
             yield row
 
 
-def _bytes_text(value: bytes | None, size: int | None) -> str:
+def bytes_text(value: bytes | None, size: int | None) -> str:
     """Bytes as text where they are that, else as hex; of those that were not kept, how many there were."""
     if value is None:
         return "null" if size is None else f"({size} bytes)"
@@ -127,18 +127,18 @@ def _bytes_text(value: bytes | None, size: int | None) -> str:
 
 
 def _value(row: Row) -> str:
-    return _bytes_text(row["value"], row["value_bytes"])
+    return bytes_text(row["value"], row["value_bytes"])
 
 
 def _key(row: Row) -> str:
-    return _bytes_text(row["key"], row["key_bytes"])
+    return bytes_text(row["key"], row["key_bytes"])
 
 
 def _decoded(row: Row, side: str) -> str:
     """A key or value as JSON where it was decoded, but for text, which is that already."""
     decoded = row.get(f"{side}_json")
     if decoded is None or row[f"{side}_format"] == "text":
-        return _bytes_text(row[side], row[f"{side}_bytes"])
+        return bytes_text(row[side], row[f"{side}_bytes"])
     return text.printable(decoded)
 
 
@@ -152,7 +152,7 @@ def _line(row: Row) -> str:
 
 def _headers(row: Row) -> str:
     pairs = row["headers"] or ()
-    return ",".join(f"{text.printable(header['key'])}={_bytes_text(header['value'], None)}" for header in pairs)
+    return ",".join(f"{text.printable(header['key'])}={bytes_text(header['value'], None)}" for header in pairs)
 
 
 def _millis(row: Row) -> str:

@@ -87,7 +87,15 @@ class FindingsOptions(ReadArguments, CommandOptions):
         help="a fact becomes a warning: acks=all, compression=required, tls=required (repeatable)",
     )
     filter: None = None
-    json: bool = flag("--json", help="one JSON object a line: the columns of table findings")
+    json: bool = flag("--json", help="one JSON object a line: the columns of table findings (--format json)")
+    format: str | None = option(
+        "--format",
+        choices=("text", "json", "junit", "github"),
+        help="text (default), JSON, JUnit XML for builds, or annotations of GitHub Actions",
+    )
+    summary: str | None = option(
+        "--summary", metavar="FILE.md", help="also write them there as Markdown, as for $GITHUB_STEP_SUMMARY"
+    )
     released: dict[int, tuple[int, int]] | None = None
 
 

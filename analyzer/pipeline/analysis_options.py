@@ -31,6 +31,7 @@ class AnalysisOptions:
     keep_bytes            also make the table `messages`; keep_secrets: overwrite nothing in it
     records, limits       how far record batches are opened, and how large they may become
     meaning               also analyse the traffic (`tables.MEANING`)
+    journeys              of it also the table `journeys`
     payloads              decode keys and values, where records are opened with their content"""
 
     filter: Any = None
@@ -40,6 +41,7 @@ class AnalysisOptions:
     limits: Limits = field(default_factory=Limits)
     keep_secrets: bool = False
     meaning: bool = True
+    journeys: bool = True
     payloads: PayloadOptions | None = None
 
     @classmethod
@@ -53,6 +55,7 @@ class AnalysisOptions:
         decompressed_ratio: int | None = None,
         keep_secrets: bool = False,
         meaning: bool = True,
+        journeys: bool = True,
         payloads: PayloadOptions | None = None,
     ) -> AnalysisOptions:
         """Make options of plain arguments: the filter as text or parsed, None for the default limits.
@@ -61,7 +64,7 @@ class AnalysisOptions:
         if records not in WITHOUT:
             raise ValueError(f"records={records!r}: there are {', '.join(WITHOUT)}")
         limits = Limits(decompressed_limit or Limits.bytes, decompressed_ratio or Limits.ratio)
-        return cls(parsed(filter), connection, keep_bytes, records, limits, keep_secrets, meaning, payloads)
+        return cls(parsed(filter), connection, keep_bytes, records, limits, keep_secrets, meaning, journeys, payloads)
 
     @classmethod
     def from_arguments(cls, options: AnalyzeOptions) -> AnalysisOptions:
@@ -76,6 +79,7 @@ class AnalysisOptions:
             options.decompressed_ratio,
             options.keep_secrets,
             options.meaning,
+            options.journeys,
             payloads,
         )
 
