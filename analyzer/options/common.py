@@ -104,6 +104,16 @@ class PayloadArguments:
     )
 
 
+def color() -> Any:
+    """The field of --color."""
+    return option(
+        "--color",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="default: on a terminal (NO_COLOR, FORCE_COLOR)",
+    )
+
+
 def interface(required: bool = False) -> Any:
     """The field of -i."""
     return option(
