@@ -36,7 +36,7 @@ class Registry(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.paths: list[str] = []
         self.logins: list[str | None] = []
-        self.answer: Callable[[BaseHTTPRequestHandler], None] | None = None
+        self.answer: Callable[[BaseHTTPRequestHandler], object] | None = None
         self.scheme = "http"
 
     @property
@@ -187,7 +187,7 @@ def _slow_header(handler: BaseHTTPRequestHandler) -> None:
             time.sleep(0.05)
 
 
-HARM: dict[str, tuple[Callable[[BaseHTTPRequestHandler], None], str]] = {
+HARM: dict[str, tuple[Callable[[BaseHTTPRequestHandler], object], str]] = {
     "redirect": (lambda h: reply(h, 302, b"", {"Location": "http://127.0.0.1:1/"}), "redirects elsewhere"),
     "redirect to a file": (lambda h: reply(h, 301, b"", {"Location": "file:///etc/passwd"}), "redirects elsewhere"),
     "no JSON": (lambda h: reply(h, 200, b"<html>"), "no JSON"),
@@ -199,7 +199,7 @@ HARM: dict[str, tuple[Callable[[BaseHTTPRequestHandler], None], str]] = {
                         % time.monotonic_ns()), "too many schemas"),
     "references of another form": (lambda h: reply(h, 200, b'{"schema": "x", "references": [7]}'), "another form"),
     "a failure": (lambda h: reply(h, 500, b"{}"), "fails"),
-    "no HTTP": (lambda h: h.wfile.write(b"\0" * 100) and None, "does not answer"),
+    "no HTTP": (lambda h: h.wfile.write(b"\0" * 100), "does not answer"),
     "nothing": (lambda h: None, "does not answer"),
     "endless": (_endless, "does not answer"),
     "drops": (_drops, "does not answer"),
