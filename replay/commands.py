@@ -18,7 +18,6 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from kwire.analyzer.cli.parser import EXIT_INTERRUPTED
@@ -430,7 +429,7 @@ def diff(options: DiffOptions) -> int:
         "junit": lambda: junit.as_junit(comparison),
     }[form]()
     if options.out:
-        _write(options.out, written)
+        output_file.write_text(options.out, written)
     else:
         sys.stdout.write(written)
     kinds = {difference.kind == SLOWER_KIND for difference in comparison.differences if difference.unexpected}
@@ -438,12 +437,3 @@ def diff(options: DiffOptions) -> int:
     if counted:
         return EXIT_DIFFERS
     return EXIT_NOT_VALID if comparison.ended and options.fail_on != NEVER else 0
-
-
-def _write(path: str, text: str) -> None:
-    """A file for its owner only: it may show what was captured."""
-    try:
-        with output_file.written(path) as partial:
-            Path(partial).write_text(text, encoding="utf-8")
-    except OSError as failure:
-        raise UsageError(f"{path}: {failure.strerror}", "name a file that can be written") from None

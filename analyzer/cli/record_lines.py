@@ -114,7 +114,7 @@ def _named(table: pa.Table, look_up: Callable[[str], str]) -> Iterator[Row]:
             yield row
 
 
-def _bytes_text(value: bytes | None, size: int | None) -> str:
+def bytes_text(value: bytes | None, size: int | None) -> str:
     """Bytes as text where they are that, else as hex; of those that were not kept, how many there were."""
     if value is None:
         return "null" if size is None else f"({size} bytes)"
@@ -125,11 +125,11 @@ def _bytes_text(value: bytes | None, size: int | None) -> str:
 
 
 def _value(row: Row) -> str:
-    return _bytes_text(row["value"], row["value_bytes"])
+    return bytes_text(row["value"], row["value_bytes"])
 
 
 def _key(row: Row) -> str:
-    return _bytes_text(row["key"], row["key_bytes"])
+    return bytes_text(row["key"], row["key_bytes"])
 
 
 def _line(row: Row) -> str:
@@ -139,7 +139,7 @@ def _line(row: Row) -> str:
 
 def _headers(row: Row) -> str:
     pairs = row["headers"] or ()
-    return ",".join(f"{text.printable(header['key'])}={_bytes_text(header['value'], None)}" for header in pairs)
+    return ",".join(f"{text.printable(header['key'])}={bytes_text(header['value'], None)}" for header in pairs)
 
 
 def _millis(row: Row) -> str:

@@ -299,6 +299,19 @@ class Filter:
                 tests.extend(_integer_tests(part, part.about))
         return tuple(tests)
 
+    def conditions_on(self, column: str) -> list[Filter]:
+        """List the parts of the outermost `and` that test nothing but one column."""
+        parts = self.root.parts if isinstance(self.root, And) else (self.root,)
+        return [condition for condition in map(Filter, parts) if condition._tests_only(column)]
+
+    def _tests_only(self, column: str) -> bool:
+        return all(
+            isinstance(comparison, Comparison)
+            and isinstance(comparison.about, Columns)
+            and comparison.about.names == (column,)
+            for comparison in self._comparisons()
+        )
+
     # -- one row ----------------------------------------------------------------------------------------------------
     def matches(
         self, row: Mapping[str, Any], request: dict[str, Any] | None = None, response: dict[str, Any] | None = None

@@ -87,7 +87,15 @@ class FindingsOptions(ReadArguments, CommandOptions):
         help="a fact becomes a warning: acks=all, compression=required, tls=required (repeatable)",
     )
     filter: None = None
-    json: bool = flag("--json", help="one JSON object a line: the columns of table findings")
+    json: bool = flag("--json", help="one JSON object a line: the columns of table findings (--format json)")
+    format: str | None = option(
+        "--format",
+        choices=("text", "json", "junit", "github"),
+        help="text (default), JSON, JUnit XML for builds, or annotations of GitHub Actions",
+    )
+    summary: str | None = option(
+        "--summary", metavar="FILE.md", help="also write them there as Markdown, as for $GITHUB_STEP_SUMMARY"
+    )
     released: dict[int, tuple[int, int]] | None = None
 
 
@@ -134,9 +142,16 @@ class CompareOptions(ReadArguments, CommandOptions):
         default="warning",
         help="exit 1 where a change is as bad as this (default: warning)",
     )
-    format: str | None = option("--format", choices=("text", "json"), help="default: text")
+    format: str | None = option(
+        "--format",
+        choices=("text", "json", "html", "junit", "github"),
+        help="text, JSON, a page, JUnit XML for builds, GitHub annotations (default: as FILE ends, else text)",
+    )
     out: str | None = option("-o", "--out", metavar="FILE", help="write it there, not to stdout")
     json: bool = flag("--json", help="as JSON (--format json)")
+    summary: str | None = option(
+        "--summary", metavar="FILE.md", help="also write it there as Markdown, as for $GITHUB_STEP_SUMMARY"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

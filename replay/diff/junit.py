@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
-from xml.etree import ElementTree
 
-from kwire.analyzer.common.escapes import printable
+from kwire.analyzer.common import junit
 from kwire.analyzer.protocol import schema
 from kwire.replay.diff.audit_results import TRANSACTION
 from kwire.replay.diff.compare import Comparison
@@ -19,6 +18,7 @@ from kwire.replay.diff.latencies import SLOWER
 from kwire.replay.diff.text import group_lines, verdict
 
 _SUITE: Final = "kwire diff"
+_CLASS: Final = "kwire.diff"
 _AUDIT: Final = "acknowledged records"
 _RECORDS: Final = "(records)"
 
@@ -26,27 +26,13 @@ _RECORDS: Final = "(records)"
 def as_junit(comparison: Comparison) -> str:
     """The suite."""
     unexpected = [group for group in grouped(comparison.differences) if group.unexpected]
-    tests: dict[str, list[Grouped]] = {name: [] for name in sorted(comparison.apis)}
+    groups_of: dict[str, list[Grouped]] = {name: [] for name in sorted(comparison.apis)}
     if comparison.audit is not None:
-        tests[_AUDIT] = []
+        groups_of[_AUDIT] = []
     for group in unexpected:
-        tests.setdefault(_test_of(group), []).append(group)
-    suite = ElementTree.Element(
-        "testsuite",
-        name=_SUITE,
-        tests=str(len(tests)),
-        failures=str(sum(map(bool, tests.values()))),
-        errors="0",
-        skipped="0",
-    )
-    for name, groups in tests.items():
-        test = ElementTree.SubElement(suite, "testcase", classname="kwire.diff", name=name)
-        if groups:
-            _fail(test, groups)
-    out = ElementTree.SubElement(suite, "system-out")
-    out.text = printable(f"verdict: {verdict(comparison, unexpected)}")
-    ElementTree.indent(suite)
-    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(suite, encoding="unicode") + "\n"
+        groups_of.setdefault(_test_of(group), []).append(group)
+    tests = [_test(name, groups) for name, groups in groups_of.items()]
+    return junit.as_xml(_SUITE, tests, output=f"verdict: {verdict(comparison, unexpected)}")
 
 
 def _test_of(group: Grouped) -> str:
@@ -55,9 +41,11 @@ def _test_of(group: Grouped) -> str:
     return schema.api_name(group.api_key)
 
 
-def _fail(test: ElementTree.Element, groups: Sequence[Grouped]) -> None:
+def _test(name: str, groups: Sequence[Grouped]) -> junit.TestCase:
+    if not groups:
+        return junit.TestCase(_CLASS, name)
     kind = SLOWER if all(group.kind == SLOWER for group in groups) else "difference"
     first = groups[0]
     message = f"{first.count} x {first.path} {first.kind}" + (f": {first.left} -> {first.right}" if first.right else "")
-    failure = ElementTree.SubElement(test, "failure", type=kind, message=printable(message))
-    failure.text = "\n".join(printable(line) for group in groups for line in group_lines(group))
+    lines = [line for group in groups for line in group_lines(group)]
+    return junit.TestCase(_CLASS, name, "failure", kind, message, lines)

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kwire.analyzer.findings.query import Severity
+from kwire.analyzer.findings.query import SEVERITIES, Severity
 
 KINDS: Final = (
     "clients",
@@ -47,6 +47,12 @@ class Change:
         """For JSON; an end that is infinite (there was nothing before) is null."""
         row = {name: getattr(self, name) for name in self.__slots__}
         return {**row, **{name: finite(row[name]) for name in ("low", "high")}}
+
+
+def rank(severity: str) -> int:
+    """How bad a severity is, from 0."""
+    severities: list[str] = [*SEVERITIES]
+    return severities.index(severity)
 
 
 def finite(value: float | None) -> float | None:

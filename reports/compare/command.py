@@ -8,20 +8,20 @@ a file, notes on stderr; exit code 1 where a change is as bad as `--fail-on` say
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 import tempfile
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kwire.analyzer.cli import commands
+from kwire.analyzer.common import output_file, workflow
 from kwire.analyzer.common.errors import UsageError
 from kwire.analyzer.common.escapes import printable
 from kwire.analyzer.dataset.dataset import StoredDataset, is_dataset, open_dataset
 from kwire.analyzer.frame import spill
 from kwire.reports import output
-from kwire.reports.compare import text
+from kwire.reports.compare import formats
 from kwire.reports.compare.comparison import Comparison, compare
 from kwire.reports.compare.side import Side, names_of
 
@@ -30,13 +30,18 @@ if TYPE_CHECKING:
 
 EXIT_WORSE = 1
 NEVER = "never"
+_ENDINGS: Final = {".html": "html", ".htm": "html", ".json": "json", ".xml": "junit"}
 
 
 def run(options: CompareOptions) -> int:
     """`kwire compare`."""
-    form = "json" if options.json else options.format or "text"
+    form = options.format or ("json" if options.json else _form(options.out))
+    if options.json and form != "json":
+        raise UsageError(f"--json and --format {form} say both what it is written as", "one of them")
     if options.out:
         output.check(options.out)
+    if options.summary is not None:
+        workflow.check_summary(options.summary)
     names = names_of(options.before, options.after)
     with contextlib.ExitStack() as stack, spill.reuse():
         sides = [
@@ -46,9 +51,16 @@ def run(options: CompareOptions) -> int:
         comparison = compare(*sides)
     for note in [*comparison.notes, *_same(options.before, options.after)]:
         sys.stderr.write(f"note: {printable(note)}\n")
-    _write(comparison, form, options.out)
-    counted = () if options.fail_on == NEVER else comparison.at_least(options.fail_on)
-    return EXIT_WORSE if counted else 0
+    fail_on = None if options.fail_on == NEVER else options.fail_on
+    _write(comparison, form, options.out, fail_on)
+    if options.summary is not None:
+        workflow.write_summary(options.summary, formats.as_markdown(comparison))
+    return EXIT_WORSE if fail_on is not None and comparison.at_least(fail_on) else 0
+
+
+def _form(path: str | None) -> str:
+    """As the name of the file says, where it does; else text."""
+    return _ENDINGS.get(os.path.splitext(path or "")[1].lower(), "text")
 
 
 def _dataset(source: str, options: CompareOptions, stack: contextlib.ExitStack) -> StoredDataset:
@@ -68,25 +80,21 @@ def _same(before: str, after: str) -> Sequence[str]:
     return ["both sides are the same"] if same else []
 
 
-def _write(comparison: Comparison, form: str, path: str | None) -> None:
+def _write(comparison: Comparison, form: str, path: str | None, fail_on: str | None) -> None:
     if form == "text" and path is None:
         width = commands.reading_width()
         with commands.paged() as out:
-            for line in text.as_text(comparison):
+            for line in formats.as_text(comparison):
                 out.write("\n".join(commands.folded(line, " " * 10, width)) + "\n")
         return
-    written = rendered(comparison, form)
+    written = {
+        "text": lambda: "".join(f"{line}\n" for line in formats.as_text(comparison)),
+        "json": lambda: formats.as_json(comparison),
+        "html": lambda: formats.as_html(comparison),
+        "junit": lambda: formats.as_junit(comparison, fail_on),
+        "github": lambda: "".join(f"{line}\n" for line in formats.as_github(comparison)),
+    }[form]()
     if path is None:
         sys.stdout.write(written)
-        return
-    with output.written(path) as beside, open(beside, "w", encoding="utf-8") as file:
-        file.write(written)
-
-
-def rendered(comparison: Comparison, form: str) -> str:
-    """The comparison in a form."""
-    if form == "json":
-        return json.dumps(comparison.as_dict(), indent=1, ensure_ascii=False) + "\n"
-    if form == "text":
-        return "".join(f"{line}\n" for line in text.as_text(comparison))
-    raise UsageError(f"--format {form}: no such form", "text or json")
+    else:
+        output_file.write_text(path, written)

@@ -17,11 +17,11 @@ import numpy as np
 
 from kwire.analyzer.common.errors import UsageError
 from kwire.analyzer.common.escapes import printable
-from kwire.analyzer.findings.query import SEVERITIES, Severity
+from kwire.analyzer.findings.query import Severity
 from kwire.analyzer.findings.wording import count
 from kwire.analyzer.protocol import error_severity
 from kwire.reports.compare import brokers, intervals, measures, roles
-from kwire.reports.compare.change import KINDS, Change, finite
+from kwire.reports.compare.change import KINDS, Change, finite, rank
 from kwire.reports.compare.intervals import Interval, Sums, Values
 from kwire.reports.compare.measures import NOT_SAID, Measures
 from kwire.reports.compare.roles import Role
@@ -127,7 +127,7 @@ class Comparison:
 
     def at_least(self, severity: str) -> list[Change]:
         """The changes that are as bad as `note`, `warning` or `error`."""
-        return [change for change in self.changes if change.severity in SEVERITIES[[*SEVERITIES].index(severity) :]]
+        return [change for change in self.changes if rank(change.severity) >= rank(severity)]
 
 
 def compare(before: Side, after: Side) -> Comparison:
@@ -153,7 +153,7 @@ def compare(before: Side, after: Side) -> Comparison:
         changes.append(common)
     done = [_pair(pair, compared, load, pairs) for pair in pairs]
     every = [*changes, *(change for pair in done for change in pair.changes)]
-    every.sort(key=lambda change: (-SEVERITIES.index(change.severity), KINDS.index(change.kind)))
+    every.sort(key=lambda change: (-rank(change.severity), KINDS.index(change.kind)))
     return Comparison(_summary(before, first), _summary(after, second), done, every, notes, compared)
 
 

@@ -106,7 +106,8 @@ class _Measuring:
         self._latencies()
 
     def _column(self, name: str) -> np.ndarray:
-        return self._side.exchanges[name][self._rows]
+        values = self._side.exchanges[name]
+        return np.asarray(values[self._rows])
 
     def _fact(self, name: str, values: Mapping[str, int]) -> None:
         if values:

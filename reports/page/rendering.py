@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from kwire.analyzer.cli.text import duration, printable, size
+from kwire.analyzer.common.markdown import literal
 from kwire.analyzer.common.times import rfc3339, utc
 from kwire.reports.page.health import count, share
 from kwire.reports.page.questions import Answer
@@ -179,15 +180,15 @@ def _json_value(value: Any) -> Any:
 
 def as_markdown(report: Report) -> str:
     """The tables for a terminal or a ticket."""
-    lines = [f"# Kafka traffic: {_plain(', '.join(report.sources))}", ""]
+    lines = [f"# Kafka traffic: {literal(', '.join(report.sources))}", ""]
     if report.span is not None:
         lines += [f"{_span_text(report.span)}, kwire {report.version}", ""]
     for statement in report.statements:
-        lines.append(f"- **{statement.subject}: {statement.verdict}.** {_plain(statement.text)}")
+        lines.append(f"- **{statement.subject}: {statement.verdict}.** {literal(statement.text)}")
         if statement.advice:
-            lines.append(f"  - Do: {_plain(statement.advice)}")
+            lines.append(f"  - Do: {literal(statement.advice)}")
         if statement.evidence:
-            lines.append(f"  - See: {_plain('; '.join(statement.evidence))}")
+            lines.append(f"  - See: {literal('; '.join(statement.evidence))}")
     for section in report.sections:
         lines += ["", f"## {section.title}"]
         tables = [(title, answer) for title, answer in report.tables(section) if answer.rows]
@@ -205,19 +206,11 @@ def _markdown_table(answer: Answer, span: Span | None) -> list[str]:
     lines = [
         "| " + " | ".join(label(answer.columns[at]) for at in columns) + " |",
         "|" + "|".join("---:" if number else "---" for number in numbers) + "|",
-        *("| " + " | ".join(_plain(cell.text) for cell in row) + " |" for row in rows),
+        *("| " + " | ".join(literal(cell.text) for cell in row) + " |" for row in rows),
     ]
     if left := len(answer.rows) - len(rows):
         lines += ["", f"{'More than ' if answer.more else ''}{count(left, 'row')} more."]
     return lines
-
-
-def _plain(text: str) -> str:
-    """Text that Markdown takes literally, HTML in it included."""
-    out = printable(text)
-    for character in "\\`*_[]<>|#":
-        out = out.replace(character, f"\\{character}")
-    return out.replace("&", "&amp;")
 
 
 def _span_text(span: Span) -> str:

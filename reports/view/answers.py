@@ -41,6 +41,7 @@ from kwire.reports.view import (
 from kwire.reports.view.exchange_pairs import ExchangePairs
 from kwire.reports.view.messages import Messages
 from kwire.reports.view.notes import Notes
+from kwire.reports.view.record_list import RecordList
 from kwire.reports.view.source_captures import SIDES
 from kwire.reports.view.tables import BadRequestError, Key, Tables, format_key, parse_key
 
@@ -78,6 +79,7 @@ class View:
     first    the filter that the page begins with
     growing  True if more exchanges will follow
     pairs    exchanges that were recorded twice, if there are any
+    records  the records in the messages
     """
 
     tables: Tables
@@ -88,6 +90,11 @@ class View:
     growing: bool = False
     notes: Notes = field(default_factory=Notes)
     pairs: ExchangePairs | None = None
+    records: RecordList = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        if self.records is None:
+            object.__setattr__(self, "records", RecordList(self.tables, self.messages))
 
 
 def answer_call(view: View, what: str, query: Query) -> Answer:
@@ -360,6 +367,8 @@ def table(view: View, query: Query) -> Any:
     name, text, sort = (query.get(parameter, "") for parameter in ("name", "filter", "sort"))
     if name == "frames":
         return _safe(frames.window(view.tables, text, sort, start, count))
+    if name == "records":
+        return _safe(view.records.window(view.tables, text, sort, start, count))
     if name == "pairs":
         differing = query.get("only", "") == "differing"
         return _safe(_pairs_of(view).window(view.tables, text, sort, differing, start, count))

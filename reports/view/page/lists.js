@@ -10,7 +10,7 @@ const HEIGHT = 22;
 /** @type {ListColumn} */
 const NOTHING = { name: "", sort: "", filter: "", only: "" };
 
-/** @typedef {{name: string, kind: string, about: string, sorted?: boolean, title?: string | null, quiet?: boolean}} About */
+/** @typedef {{name: string, kind: string, about: string, sorted?: boolean, title?: string | null, quiet?: boolean, wide?: boolean}} About */
 
 /**
  * What is listed: `name` of a list, of what a filter chooses where it follows that; `only`: pairs that differ.
@@ -20,8 +20,8 @@ const NOTHING = { name: "", sort: "", filter: "", only: "" };
 /**
  * @typedef {object} To
  * @property {(filter: string) => void} taken the exchanges of a row are wanted
- * @property {(key: string, side: string | undefined) => void} chosen a row that is an exchange's
- * @property {() => void} entered and that is to be looked into
+ * @property {(key: string, side?: string, path?: string) => void} chosen a row that is an exchange's, or a field's of it
+ * @property {(side: string) => void} entered and that is to be looked into
  * @property {(filter: string, text: string, x: number, y: number) => void} menu
  * @property {(text: string) => void} counted
  * @property {(failure: unknown) => void} failed
@@ -59,6 +59,18 @@ function headed({ name, title }) {
   return title || name.replace(/_us$/, "").replaceAll("_", " ");
 }
 
+/**
+ * The width of a column.
+ * @param {About} column
+ * @param {any[]} values of its first rows
+ */
+function width(column, values) {
+  const least = headed(column).length + 2, fixed = WIDTHS[column.kind];
+  if (fixed) return `${Math.max(fixed, least)}ch`;
+  const needed = Math.min(WIDEST, values.reduce((most, value) => Math.max(most, String(value ?? "").length + 1), least));
+  return column.wide ? `minmax(${needed}ch, 1fr)` : `${needed}ch`;
+}
+
 export class Lists {
   /**
    * @param {HTMLElement} box
@@ -78,7 +90,7 @@ export class Lists {
     this.due = -1;
     /** @type {About[]} */
     this.about = [];
-    /** @type {Map<number, {columns: Record<string, any[]>, filters?: string[], keys?: string[], sides?: string[]}>} */
+    /** @type {Map<number, {columns: Record<string, any[]>, filters?: string[], keys?: string[], sides?: string[], paths?: string[]}>} */
     this.blocks = new Map();
     this.stop = new AbortController();
     /** @type {Set<number>} */
@@ -116,7 +128,7 @@ export class Lists {
       this.coming = new Set();
       const before = this.about.map((one) => one.name).join();
       this.about = found.about.filter((/** @type {About} */ one) => !one.quiet); // those that say nothing in any row
-      const widths = this.about.map((one) => `${WIDTHS[one.kind] ? Math.max(WIDTHS[one.kind] ?? 0, headed(one).length + 2) : Math.min(WIDEST, Math.max(headed(one).length + 2, ...found.columns[one.name].map((/** @type {any} */ value) => String(value ?? "").length + 1)))}ch`);
+      const widths = this.about.map((one) => width(one, found.columns[one.name]));
       for (const element of [this.box, this.head]) element.style.setProperty("--columns", widths.join(" "));
       if (before !== this.about.map((one) => one.name).join()) for (const element of this.rows.pool.splice(0)) element.remove();
       this.headings();
@@ -221,14 +233,14 @@ export class Lists {
     this.rows.refresh(true);
     const block = this.blocks.get(Math.floor(index / BLOCK)), key = block?.keys?.[index % BLOCK];
     this.due = block ? -1 : index;
-    if (key) this.to.chosen(key, block?.sides?.[index % BLOCK]);
+    if (key) this.to.chosen(key, block?.sides?.[index % BLOCK], block?.paths?.[index % BLOCK]);
   }
 
   /** @param {number} index */
   take(index) {
     const filter = this.filter(index);
     if (filter) this.to.taken(filter);
-    else if (index >= 0) this.to.entered();
+    else if (index >= 0) this.to.entered(this.blocks.get(Math.floor(index / BLOCK))?.sides?.[index % BLOCK] ?? "request");
   }
 
   /**

@@ -6,11 +6,11 @@ import { Lists } from "./lists.js";
 import { joined } from "./text.js";
 import { Timeline } from "./timeline.js";
 
-const NAMES = ["", "frames", "pairs", "connections", "clients", "groups", "rebalances", "transactions", "ladder", "timeline"];
+const NAMES = ["", "records", "frames", "pairs", "connections", "clients", "groups", "rebalances", "transactions", "ladder", "timeline"];
 /** The first one: exchanges. */
 
 const DRAWN = ["ladder", "timeline"];
-const OF_FILTER = ["frames", "pairs"];
+const OF_FILTER = ["records", "frames", "pairs"];
 const TRACKS = ["connection", "client", "group", "member"];
 
 /** @typedef {{list: string, tracks: string, filter: string, only: string, against: string}} Shown the part of the page's state that this is about */
@@ -22,7 +22,7 @@ export class Tabs {
    * @param {(change: Partial<Shown>, step?: boolean) => void} to.become
    * @param {(filter: string) => void} to.show the exchanges that a filter chooses
    * @param {(term: string) => void} to.narrow
-   * @param {(key: string, side?: string) => void} to.chosen
+   * @param {(key: string, side?: string, path?: string) => void} to.chosen
    * @param {(items: {text: string, does: () => void}[], x: number, y: number) => void} to.menu
    * @param {(side: string) => void} to.entered the chosen exchange is to be looked into
    * @param {() => {begin: number, growing: boolean, row: number, pairs: boolean}} to.now when the capture began, whether
@@ -40,7 +40,7 @@ export class Tabs {
     this.ladder = new Ladder(element("ladder", HTMLCanvasElement), element("drawn"), { chosen, failed });
     this.timeline = new Timeline(element("timeline", HTMLCanvasElement), element("drawn"), { chosen, failed }, to.narrow);
     this.tables = new Lists(element("other"), element("others-head"), {
-      taken: (filter) => this.take(filter), chosen, entered: () => to.entered("request"), began: () => to.now().begin,
+      taken: (filter) => this.take(filter), chosen, entered: to.entered, began: () => to.now().begin,
       menu: (filter, text, x, y) => to.menu(
         [
           ...(filter
@@ -139,7 +139,12 @@ export class Tabs {
   turn(name) {
     this.to.become({ list: name, ...(name === "pairs" ? { against: "twin" } : {}) }, true);
     this.draw();
-    element(DRAWN.includes(name) ? name : name ? "other" : "list").focus();
+    this.focus();
+  }
+
+  /** To what is shown. */
+  focus() {
+    element(this.picture ? this.state.list : this.state.list ? "other" : "list").focus();
   }
 
   /** @param {number} step */

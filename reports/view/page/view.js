@@ -173,7 +173,7 @@ const list = new Exchanges(element("list"), element("head"), {
 const notes = new Notes((rules) => rules ? void list.again() : list.rows.refresh(true));
 
 const tabs = new Tabs(state, {
-  become, chosen: (key, side) => void find(key, { side }), narrow, entered: (side) => detail.enter(side), tell, failed: complain,
+  become, chosen: (key, side, path) => void find(key, { side, path }), narrow, entered: (side) => detail.enter(side), tell, failed: complain,
   show: (filter) => void show({ filter }), copy: (text) => void copy(text), menu: (items, x, y) => menu.open(items, x, y),
   now: () => ({ begin: info.first_time ?? 0, growing: info.growing, row: list.index, pairs: Boolean(info.pairs) }),
 });
@@ -525,7 +525,7 @@ listen(
     { keys: ["i"], shown: "i", about: "findings", does: () => toggle("findings") },
     { keys: ["n"], shown: "n", about: "the next exchange that shows a finding", does: () => evidence(1) },
     { keys: ["p"], shown: "p", about: "the previous one", does: () => evidence(-1) },
-    { keys: ["o"], shown: "o, O", about: "the next list: frames, connections, clients, groups, rebalances, transactions; and back", does: () => tabs.next(1) },
+    { keys: ["o"], shown: "o, O", about: "the next list: records, frames, connections, clients, groups, rebalances, transactions; and back", does: () => tabs.next(1) },
     { keys: ["O"], shown: "", about: "", does: () => tabs.next(-1) },
     { keys: ["l"], shown: "l", about: "ladder: requests and responses; w and s: earlier and later exchanges; Backspace: all of them as bands", does: () => tabs.turn("ladder") },
     { keys: ["t"], shown: "t", about: "timeline: connections, groups, transactions; w s a d: zoom in, zoom out, earlier, later", does: () => tabs.turn("timeline") },
@@ -625,7 +625,7 @@ async function begin() {
   await follow();
   noted();
   if (info.pairs) void judged().catch(complain);
-  if (document.activeElement === document.body) element(state.list === "pairs" ? "other" : "list").focus();
+  if (document.activeElement === document.body) tabs.focus();
   if (info.growing) growing(element("progress"), { grown, done: () => void (state.key && detail.messages()), failed: complain });
 }
 

@@ -8,6 +8,7 @@ Proves: reports/view/page (detail.js, lists.js, tabs.js)
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -187,8 +188,8 @@ def test_pairs_by_keys_alone_on_a_phone(chromium: Any, points: Asking) -> None:
     """Navigate from exchanges to a pair, its fields, its bytes and back, in the width of a phone."""
     with served(points.view) as place, Look(chromium, place)("above=none", "", width=390, height=780) as opened:
         page = opened.page
-        for _ in range(2):
-            page.keyboard.press("o")  # frames, then pairs
+        for _ in range(3):
+            page.keyboard.press("o")  # records, frames, then pairs
         opened.wait("document.activeElement.id === 'other'")
         page.locator("#others-head button", has_text="broker.pcap").wait_for()  # frames have such rows too
         page.locator("#other .row", has_text="ApiVersions").first.wait_for()
@@ -220,6 +221,37 @@ def test_pairs_by_keys_alone_on_a_phone(chromium: Any, points: Asking) -> None:
         opened.wait("document.activeElement.id === 'list'")
         page.keyboard.press("d")  # those that differ: none was judged here, and all are there
         page.locator("#only[aria-pressed=true]").wait_for()
+
+
+def test_records_lead_to_their_bytes_and_follow_the_filter(look: Look) -> None:
+    with look("above=none") as opened:
+        page = opened.page
+        page.keyboard.press("o")
+        page.locator("#status", has_text="806 records").wait_for()
+        shown = page.locator("#others-head").aria_snapshot()
+        assert shown == (SNAPSHOTS / "records.aria").read_text(encoding="utf-8").strip()
+        page.keyboard.press("j")
+        page.locator("#request .row[aria-selected=true]", has_text="offset 0").wait_for()
+        opened.wait(f"{MARKED} === '100000000104693000'")  # i0
+        page.keyboard.press("Enter")
+        opened.wait("document.activeElement.id === 'request'")
+        chosen = page.url
+        page.reload()
+        opened.wait(f"{MARKED} === '100000000104693000'")
+        assert page.url == chosen
+        opened.wait("document.activeElement.id === 'other'")
+        opened.applied('topic == "tx-in" and api == Fetch')
+        page.locator("#status", has_text=re.compile(r"^\d+ records")).wait_for()
+        opened.wait(
+            "[...document.querySelectorAll('#other .row:not([hidden])')].every(row => "
+            "row.children[1].textContent === 'tx-in' && row.children[8].textContent === 'fetch')"
+        )
+        page.locator("#other .row").first.click()
+        opened.wait("document.querySelector('#detail').dataset.side === 'response'")
+        offset = page.locator("#other .row[aria-selected=true] [data-id=offset]").inner_text()
+        page.locator("#response .row[aria-selected=true]", has_text=f"offset {offset}").wait_for()
+        page.keyboard.press("Enter")
+        opened.wait("document.activeElement.id === 'response'")
 
 
 CUT = """(places) => places.filter(one => {

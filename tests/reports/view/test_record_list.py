@@ -1,0 +1,184 @@
+"""Records as a list: what `kwire show --records` reads of the same captures, with exchanges, paths and offsets.
+
+Proves: reports/view/record_list
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from kwire import analyzer
+from kwire.analyzer.cli import parser
+from kwire.reports.view import record_list
+from tests.reports.forging import Forged, at
+from tests.reports.view.conftest import TXN, Asking, viewed
+from tests.shared import SAMPLES, capture_files
+
+Row = dict[str, Any]
+
+
+def listed(asking: Asking, filter: str = "", **query: Any) -> list[Row]:
+    """Get all records of the chosen exchanges, a window at a time."""
+    rows: list[Row] = []
+    while True:
+        answer = asking("table", name="records", filter=filter, start=len(rows), count=97, **query)
+        columns = answer["columns"]
+        for number, (key, side, path) in enumerate(zip(answer["keys"], answer["sides"], answer["paths"], strict=True)):
+            rows.append({name: values[number] for name, values in columns.items()} | {"is": (key, side, path)})
+        if len(rows) == answer["total"]:
+            return rows
+        assert answer["keys"], (len(rows), answer["total"])
+
+
+def shown(capture: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Row]:
+    """Get what `kwire show --records --json` prints."""
+    assert parser.main(["show", "--records", "--json", str(capture)]) == 0
+    yield from map(json.loads, capsys.readouterr().out.splitlines())
+
+
+def text(row: Row, name: str) -> str:
+    """Write a key or value of `kwire show` as the list does."""
+    if f"{name}_base64" in row:
+        return "0x"
+    value = row[name]
+    return "null" if value is None else str(value)[:200]
+
+
+@pytest.mark.parametrize("sample", ["txn-librdkafka-4.3", "old-java-0.8.2", "codecs-franzgo-4.3"])
+def test_records_are_those_that_show_reads(sample: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (capture,) = capture_files(SAMPLES / sample)
+    with contextlib.ExitStack() as stack:
+        rows = listed(Asking(viewed(stack, capture)))
+    plain = [row for row in shown(capture, capsys) if row["decoded"] is None]
+    in_view = [row for row in rows if not row["topic"].startswith("__") and "version=" not in row["value"]]
+    assert len(in_view) == len(plain) > 500
+
+    def about(row: Row, key: str, value: str) -> tuple[Any, ...]:
+        return row["topic"], row["partition"], key[:200], value[:200]
+
+    wanted = Counter(about(row, text(row, "key"), text(row, "value")) for row in plain)
+    shown_there = Counter(
+        about(row, *("0x" if row[k].startswith("0x") else row[k] for k in ("key", "value"))) for row in in_view
+    )
+    assert shown_there == wanted
+
+
+def test_a_produced_record_has_the_offset_that_consumers_read(txn: Asking) -> None:
+    offsets = defaultdict(set)
+    for row in listed(txn):
+        if row["value"].startswith("in"):
+            offsets[row["partition"], row["value"]].add((row["direction"], row["offset"]))
+    both = [place for place in offsets.values() if len({direction for direction, _ in place}) == 2]
+    assert len(both) > 50
+    assert all(len({offset for _, offset in place}) == 1 for place in both)
+
+
+def test_a_record_leads_to_its_node_and_its_bytes(txn: Asking) -> None:
+    rows = listed(txn, "topic == idem")
+    for row in rows[::25]:
+        key, side, path = row["is"]
+        parent, _, number = path.rpartition(".")
+        node = txn("message", key=key, side=side, path=parent)["children"][int(number)]
+        assert node["type"] == "record"
+        bytes_of_it = txn.raw("bytes", key=key, side=side, start=node["start"], count=node["end"] - node["start"])
+        assert row["value"].encode() in bytes_of_it
+
+
+def test_a_filter_and_a_partition_choose_records(txn: Asking) -> None:
+    every = listed(txn)
+    topics = {row["topic"] for row in every}
+    assert {"idem", "tx-in", "tx-out"} <= topics
+    for topic in topics:
+        assert listed(txn, f'topic == "{topic}"') == [row for row in every if row["topic"] == topic]
+    either = listed(txn, 'api == Fetch and (topic == "tx-in" or topic == "tx-out") and not topic == "tx-in"')
+    assert either
+    assert {(row["topic"], row["direction"]) for row in either} == {("tx-out", "fetch")}
+    only = listed(txn, partition="tx-in-1")
+    assert only == [row for row in every if (row["topic"], row["partition"]) == ("tx-in", 1)]
+    assert listed(txn, "api == Heartbeat") == []
+    assert "records are in order" in txn.refused("table", name="records", sort="offset")["message"]
+
+
+def test_the_producer_of_a_fetched_record_is_known_by_its_id(txn: Asking) -> None:
+    producers = {row["producer"] for row in listed(txn, "api == Fetch") if row["topic"] == "tx-in"}
+    assert producers == {"lab-idem (id 0)"}
+
+
+def test_markers_and_internal_topics_are_told_by_their_fields() -> None:
+    with contextlib.ExitStack() as stack:
+        rows = listed(Asking(viewed(stack, TXN)), "topic == tx-out and api == Fetch")
+    markers = [row for row in rows if "coordinatorEpoch=" in row["value"]]
+    assert markers
+    assert all("type=" in row["key"] for row in markers)
+
+
+def test_a_dataset_shows_the_records_that_it_keeps(tmp_path: Path) -> None:
+    shutil.copy(TXN, tmp_path / "moved.pcap")
+    wanted: list[Row] = []
+    for level in ("full", "meta", "batches"):
+        analyzer.analyze(tmp_path / "moved.pcap", tmp_path / level, records=level)
+    (tmp_path / "moved.pcap").unlink()
+    with contextlib.ExitStack() as stack:
+        wanted = listed(Asking(viewed(stack, TXN)))
+        full, meta, batches = (listed(Asking(viewed(stack, tmp_path / level))) for level in ("full", "meta", "batches"))
+    assert len(full) == len(meta) == len(batches) == len(wanted)
+    names = ("topic", "partition", "timestamp", "direction", "producer", "client_id")
+    assert [[row[name] for name in names] for row in full] == [[row[name] for name in names] for row in wanted]
+    plain = [
+        (stored["key"], stored["value"]) for stored, row in zip(full, wanted, strict=True) if "=" not in row["value"]
+    ]
+    assert plain == [(row["key"], row["value"]) for row in wanted if "=" not in row["value"]]
+    assert {row["value"] for row in meta if row["topic"] == "idem"} <= {f"({size} bytes)" for size in range(10)}
+    assert all("--records full" in row["value"] for row in batches)
+
+
+def test_batches_that_do_not_say_their_number_are_a_row_where_they_are_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (capture,) = capture_files(SAMPLES / "old-java-0.8.2")
+    with contextlib.ExitStack() as stack:
+        asking = Asking(viewed(stack, capture))
+        opened = listed(asking, 'topic == "old-gzip"')
+    monkeypatch.setattr(record_list, "UNOPENED", 0)
+    with contextlib.ExitStack() as stack:
+        closed = listed(Asking(viewed(stack, capture)), 'topic == "old-gzip"')
+    assert 0 < len(closed) < len(opened)
+
+
+def test_counts_that_lie_are_bounded_and_those_cut_off_by_a_fetch_do_not_count(tmp_path: Path) -> None:
+    forged = Forged(tmp_path / "forged")
+    forged.exchange("Fetch", topics=["orders"])
+    batch = {"exchange": 0, "reply": 0, "topic": "orders", "partition": 0, "side": "fetch", "magic": 2, "codec": "none"}
+    forged.add("batches", **batch, base_offset=0, record_count=2**31 - 1, batch_bytes=700, partial=False)
+    forged.add("batches", **batch, base_offset=9, record_count=50, batch_bytes=700, partial=True)
+    forged.add("batches", **batch, base_offset=9, record_count=3, batch_bytes=700, partial=True, reason="cut")
+    forged.add("records", **{name: batch[name] for name in ("exchange", "reply", "topic", "partition", "side")},
+               batch=0, offset=0, timestamp=at(0), value=b"\x1b[31mred\xff", value_bytes=9)  # fmt: skip
+    with contextlib.ExitStack() as stack:
+        rows = listed(Asking(viewed(stack, forged.write())))
+    assert len(rows) == 100 + 0 + 3
+    assert rows[0]["value"] == "0x1b5b33316d726564ff"
+    assert rows[-1]["value"] == "(cut)"
+
+
+def test_numbers_of_records_are_those_of_headers() -> None:
+    table = pa.table(
+        {
+            "record_count": pa.array([5, None, 3], pa.int32()),
+            "batch_bytes": pa.array([500, 40, 500], pa.int64()),
+            "codec": ["none", "gzip", "zstd"],
+            "magic": pa.array([2, 1, 2], pa.int8()),
+            "partial": [False, False, None],
+            "reason": pa.array([None, None, None], pa.string()),
+        }
+    )
+    assert record_list._counts(table).tolist() == [5, -1, 3]
