@@ -46,4 +46,3 @@ def load(others: Iterable[tuple[Sequence[int], Sequence[int]]], presumed: float 
         if min(len(left), len(right)) >= ENOUGH
     ]
     return max(min(max(ratios, default=presumed), MOST_LOAD), 1.0)
-

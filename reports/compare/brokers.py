@@ -1,4 +1,4 @@
-"""What the brokers of two sides offer: versions of APIs, the release that these are like, and how many there are.
+"""Brokers of two sides: the versions that they offer, the release that these are like, and how many there are.
 
 In: two `Side`s. Out: changes. A release is named where nearly all of what is offered is what it offers.
 """

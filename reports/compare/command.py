@@ -42,11 +42,18 @@ def run(options: CompareOptions) -> int:
         output.check(options.out)
     if options.summary is not None:
         workflow.check_summary(options.summary)
-    names = names_of(options.before, options.after)
+    sources = (options.before, options.after)
+    if all(map(is_dataset, sources)) and (options.port or options.rotated or options.keylog or options.filter):
+        raise UsageError(
+            "--port, --rotated, --keylog and --filter go with a CAPTURE", "kwire analyze makes a DATASET with them"
+        )
+    if sources == ("-", "-"):
+        raise UsageError("both sides cannot be stdin", "write one of them to a file")
+    names = names_of(*sources)
     with contextlib.ExitStack() as stack, spill.reuse():
         sides = [
             Side(_dataset(source, options, stack), name)
-            for source, name in zip((options.before, options.after), names, strict=True)
+            for source, name in zip(sources, names, strict=True)
         ]
         comparison = compare(*sides)
     for note in [*comparison.notes, *_same(options.before, options.after)]:

@@ -96,7 +96,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What changed between two sides. `notes`: what should be known of how they could be compared."""
+    """Changes between two sides. `notes`: what should be known of how they could be compared."""
 
     before: Summary
     after: Summary

@@ -84,9 +84,11 @@ class Values:
 
 def critical(comparisons: int, freedom: float = math.inf) -> float:
     """How many standard errors an interval reaches to each side, if there are so many of them. `freedom`: degrees of
-    it, for an error that was estimated from few blocks (the first term of Student's t, Cornish and Fisher)."""
+    it, for an error that was estimated from few blocks (two terms of Student's t, Cornish and Fisher)."""
     normal = NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / 2 / max(comparisons, 1))
-    return normal * (1 + (normal**2 + 1) / (4 * max(freedom, 1)))
+    freedom = max(freedom, 1)
+    first = (normal**3 + normal) / (4 * freedom)
+    return normal + first + (5 * normal**5 + 16 * normal**3 + 3 * normal) / (96 * freedom**2)
 
 
 def of_ratio(before: Sums, after: Sums, comparisons: int) -> Interval | None:

@@ -1,4 +1,4 @@
-"""What a role does, in figures: its settings as seen, sums by block of time, latencies, errors.
+"""Figures of a role: its settings as seen, sums by block of time, latencies, errors.
 
 In: `Side` and `Role`. Out: `Measures`. Nothing is compared here. What a dataset does not hold (batches, with
 `--records none`) is absent, never 0.
@@ -149,11 +149,11 @@ class _Measuring:
 
     def _groups(self) -> None:
         frame = self._side.frame("groups")
-        mine = np.isin(self._side.links_of(frame), self._role.links)
+        is_own = np.isin(self._side.links_of(frame), self._role.links)
         protocol = frame.text("protocol")
-        self._fact("group_protocol", _texts(protocol.codes[mine], protocol.values))
+        self._fact("group_protocol", _texts(protocol.codes[is_own], protocol.values))
         event = frame.text("event")
-        joins = mine & event.matches("join")
+        joins = is_own & event.matches("join")
         for name in ("session_timeout_ms", "rebalance_timeout_ms"):
             values = frame[name][joins]
             self._fact(name, _counted(values[values != NULL], {}))

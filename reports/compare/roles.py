@@ -1,4 +1,4 @@
-"""Who does what: the clients of a side by their role, and which roles of two sides are the same.
+"""Roles: the clients of a side by what they do, and which roles of two sides are the same.
 
 In: `Side`. Out: `Role`s, and pairs of them. A role is what is written and read in which groups, by clients of which id:
 connections of clients whose ids differ in numbers only (`worker-1`, `worker-2`) are of one role where they share a
@@ -78,7 +78,7 @@ class Role:
         return patterns[0] + more
 
     def task(self) -> str:
-        """What it does, in a few words."""
+        """Describe its task in a few words."""
         parts = []
         for verb, names in (("writes", self.writes), ("reads", self.reads), ("in group", self.groups)):
             if names:
@@ -146,7 +146,7 @@ def _role(side: Side, tasks: _Tasks, links: np.ndarray, rows: np.ndarray) -> Rol
 
 @dataclass
 class _Task:
-    """What one connection does."""
+    """The task of one connection."""
 
     writes: set[str] = field(default_factory=set)
     reads: set[str] = field(default_factory=set)

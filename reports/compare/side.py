@@ -190,7 +190,7 @@ class Side:
 
 
 def names_of(before: str, after: str) -> tuple[str, str]:
-    """What the sides are called: the names of the files, with the folders that tell them apart."""
+    """Name the sides: the names of the files, with the folders that tell them apart."""
     first, second = output.name_of(before), output.name_of(after)
     if first != second or urls.is_url(before) or urls.is_url(after) or "-" in (before, after):
         return first, second
