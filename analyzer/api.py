@@ -102,6 +102,7 @@ def analyze(
     keep_bytes: bool = False,
     keep_secrets: bool = False,
     meaning: bool = True,
+    journeys: bool = True,
     append: bool = False,
     wait: bool = False,
     progress: Progress | None = None,
@@ -117,10 +118,10 @@ def analyze(
     headers, checksums checked), `meta` (a row a record, without content) or `full` (with it); decompressed_limit,
     decompressed_ratio: what one batch may become, in bytes and times its size. keep_bytes: also the table `messages`;
     keep_secrets: nothing in it overwritten; meaning: also what the traffic means (the tables of `tables.MEANING`; of
-    a filtered capture they stay empty); append: add to the dataset at `out`; wait: for another process that is writing
-    it. Raises CaptureError, LogError and DatasetError."""
+    a filtered capture they stay empty); journeys: of these also `journeys`; append: add to the dataset at `out`; wait:
+    for another process that is writing it. Raises CaptureError, LogError and DatasetError."""
     choice = AnalysisOptions.of(
-        filter, connection, keep_bytes, records, decompressed_limit, decompressed_ratio, keep_secrets, meaning
+        filter, connection, keep_bytes, records, decompressed_limit, decompressed_ratio, keep_secrets, meaning, journeys
     )
     how = ReadOptions(rotated, ports, threads, window_bytes, frame_limit, keylogs)
     return decode(captures, out, how, choice, append=append, wait=wait, progress=progress, stdin=stdin)

@@ -78,6 +78,7 @@ ABOUT = {
     "rebalances": "Which rebalances were there, what set them off, what did they cost?",
     "offsets": "Which offsets were committed, or gone to by a reset?",
     "transactions": "Which transactions were there, and how did they end?",
+    "journeys": "When was each produced batch created, sent, acknowledged, fetched by whom, and committed?",
     "findings": "What is wrong, why, and what is to be done?",
     "outcomes": "What became of each request of a replay?",
     "remaps": "Which captured value became which at a replay's target?",

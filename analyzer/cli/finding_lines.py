@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kwire.analyzer.cli import finding_formats
-from kwire.analyzer.cli.commands import dataset_of, folded, named_dataset, paged, reading_width
+from kwire.analyzer.cli.commands import dataset_of, folded, named_dataset, reading_width
+from kwire.analyzer.cli.pager import paged
 from kwire.analyzer.cli.text import json_text
 from kwire.analyzer.common import workflow
 from kwire.analyzer.common.errors import UsageError

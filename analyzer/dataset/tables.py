@@ -11,7 +11,16 @@ import functools
 
 import pyarrow as pa
 
-from kwire.analyzer.dataset.analysis_tables import CLIENTS, FINDINGS, GROUPS, OFFSETS, READERS, REBALANCES, TRANSACTIONS
+from kwire.analyzer.dataset.analysis_tables import (
+    CLIENTS,
+    FINDINGS,
+    GROUPS,
+    JOURNEYS,
+    OFFSETS,
+    READERS,
+    REBALANCES,
+    TRANSACTIONS,
+)
 from kwire.analyzer.dataset.shared_columns import ERRORS, KEY, STRINGS, TIME, TOPIC_PARTITION, Column, columns
 
 __all__ = [
@@ -23,6 +32,7 @@ __all__ = [
     "FINDINGS",
     "FORMAT_VERSION",
     "HEADERS",
+    "JOURNEYS",
     "LEADERS",
     "MEANING",
     "OFFSETS",
@@ -506,6 +516,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
     "rebalances": REBALANCES,
     "offsets": OFFSETS,
     "transactions": TRANSACTIONS,
+    "journeys": JOURNEYS,
     "findings": FINDINGS,
     "outcomes": OUTCOMES,
     "remaps": REMAPS,
@@ -529,6 +540,7 @@ ABOUT: dict[str, str] = {
     "rebalances": "a rebalance: what set it off, members and assignment before and after, how long each stood still.",
     "offsets": "an offset committed, or gone to by a reset.",
     "transactions": "a transaction: partitions, offsets, outcome, duration, who fenced it.",
+    "journeys": "a produced batch and one who read it: when it was created, sent, acknowledged, fetched, committed.",
     "findings": "something wrong or worth knowing, whom it concerns, why, and what to do.",
     "outcomes": "of a replay: a captured exchange, and what became of it.",
     "remaps": "of a replay: a value of the capture, and what the target has in its place.",
@@ -536,7 +548,7 @@ ABOUT: dict[str, str] = {
 }
 """What one row of each table is."""
 
-MEANING = ("clients", "readers", "groups", "rebalances", "offsets", "transactions", "findings")
+MEANING = ("clients", "readers", "groups", "rebalances", "offsets", "transactions", "journeys", "findings")
 """Tables of what traffic means; empty without it (`--no-analysis`, `--filter`), and in datasets of format 1."""
 
 RUN_TABLES = ("outcomes", "remaps", "audit")

@@ -62,6 +62,9 @@ class AnalyzeOptions(SparkOptions, LiveOptions, ReadArguments, CommandOptions):
         old=["--no-meaning"],
         help="leave out what the traffic means (clients, groups, transactions, findings ...)",
     )
+    journeys: bool = flag(
+        "--no-journeys", default=True, help="leave out the table journeys: who read each produced batch, and when"
+    )
     keep_secrets: bool = flag(
         "--keep-secrets", help="with --keep-bytes: secrets too, so that the dataset holds passwords"
     )

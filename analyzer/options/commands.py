@@ -105,6 +105,12 @@ COMMANDS = {
             "kwire.replay.commands:diff",
         ),
         Command(
+            "rehearse",
+            "an upgrade: replay at an old target twice and at a new one, compare, one verdict",
+            f"{_IN}.rehearse:RehearseOptions",
+            "kwire.replay.rehearse.command:rehearse",
+        ),
+        Command(
             "scrub",
             "a capture that may be shared: the same shape without names, addresses and content",
             f"{_IN}.scrub:ScrubOptions",

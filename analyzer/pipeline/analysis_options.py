@@ -29,7 +29,8 @@ class AnalysisOptions:
     filter, connection    limit the exchanges: a parsed expression, the name of a connection
     keep_bytes            also make the table `messages`; keep_secrets: overwrite nothing in it
     records, limits       how far record batches are opened, and how large they may become
-    meaning               also analyse the traffic (`tables.MEANING`)"""
+    meaning               also analyse the traffic (`tables.MEANING`)
+    journeys              of it also the table `journeys`"""
 
     filter: Any = None
     connection: str | None = None
@@ -38,6 +39,7 @@ class AnalysisOptions:
     limits: Limits = field(default_factory=Limits)
     keep_secrets: bool = False
     meaning: bool = True
+    journeys: bool = True
 
     @classmethod
     def of(
@@ -50,6 +52,7 @@ class AnalysisOptions:
         decompressed_ratio: int | None = None,
         keep_secrets: bool = False,
         meaning: bool = True,
+        journeys: bool = True,
     ) -> AnalysisOptions:
         """Make options of plain arguments: the filter as text or parsed, None for the default limits.
 
@@ -57,7 +60,7 @@ class AnalysisOptions:
         if records not in WITHOUT:
             raise ValueError(f"records={records!r}: there are {', '.join(WITHOUT)}")
         limits = Limits(decompressed_limit or Limits.bytes, decompressed_ratio or Limits.ratio)
-        return cls(parsed(filter), connection, keep_bytes, records, limits, keep_secrets, meaning)
+        return cls(parsed(filter), connection, keep_bytes, records, limits, keep_secrets, meaning, journeys)
 
     @classmethod
     def from_arguments(cls, options: AnalyzeOptions) -> AnalysisOptions:
@@ -71,6 +74,7 @@ class AnalysisOptions:
             options.decompressed_ratio,
             options.keep_secrets,
             options.meaning,
+            options.journeys,
         )
 
     @property

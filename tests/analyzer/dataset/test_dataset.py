@@ -25,6 +25,7 @@ import pytest
 from kwire import analyzer
 from kwire.analyzer.dataset import tables
 from kwire.analyzer.dataset.dataset import MANIFEST, DatasetError, is_dataset, read_manifest
+from tests import forked
 from tests.captures import forge
 from tests.shared import KWIRE, ROOT, SAMPLES
 
@@ -35,7 +36,9 @@ SASL = SAMPLES / "sasl-librdkafka-4.3" / "capture.pcap"
 
 def kwire(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run the command in a process of its own."""
-    return subprocess.run([*KWIRE, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, **options)
+    if options:
+        return subprocess.run([*KWIRE, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, **options)
+    return forked.run(*arguments)
 
 
 def contents(path: Path) -> dict[str, list[dict[str, Any]]]:
