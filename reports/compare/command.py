@@ -51,10 +51,7 @@ def run(options: CompareOptions) -> int:
         raise UsageError("both sides cannot be stdin", "write one of them to a file")
     names = names_of(*sources)
     with contextlib.ExitStack() as stack, spill.reuse():
-        sides = [
-            Side(_dataset(source, options, stack), name)
-            for source, name in zip(sources, names, strict=True)
-        ]
+        sides = [Side(_dataset(source, options, stack), name) for source, name in zip(sources, names, strict=True)]
         comparison = compare(*sides)
     for note in [*comparison.notes, *_same(options.before, options.after)]:
         sys.stderr.write(f"note: {printable(note)}\n")
