@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from kwire.analyzer.cli import commands
+from kwire.analyzer.cli.pager import paged
 from kwire.analyzer.common import output_file, workflow
 from kwire.analyzer.common.errors import UsageError
 from kwire.analyzer.common.escapes import printable
@@ -87,7 +88,7 @@ def _same(before: str, after: str) -> Sequence[str]:
 def _write(comparison: Comparison, form: str, path: str | None, fail_on: str | None) -> None:
     if form == "text" and path is None:
         width = commands.reading_width()
-        with commands.paged() as out:
+        with paged() as out:
             for line in formats.as_text(comparison):
                 out.write("\n".join(commands.folded(line, " " * 10, width)) + "\n")
         return
