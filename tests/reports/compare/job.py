@@ -20,7 +20,7 @@ GROUP: Final = "billing"
 
 @dataclass(frozen=True)
 class Job:
-    """What a run of the job is like; the defaults are the job before any change."""
+    """A run of the job; the defaults are the job before any change."""
 
     seed: int = 0
     seconds: float = 60

@@ -42,7 +42,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Compare:
 
 
 def what(comparison: Comparison) -> set[tuple[str | None, str, str]]:
-    """Who changed, in what, and how bad that is."""
+    """List who changed, in what, and how bad that is."""
     return {(change.client, change.what, change.severity) for change in comparison.changes}
 
 

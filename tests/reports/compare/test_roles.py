@@ -25,11 +25,11 @@ class Traffic:
         self.forged = Forged(path, meaning=True)
         self.port = 5000
 
-    def connection(self, client: str | None, *asked: tuple[str, dict[str, Any]], ip: str = "10.0.0.1") -> Traffic:
+    def connection(self, client: str | None, *requests: tuple[str, dict[str, Any]], ip: str = "10.0.0.1") -> Traffic:
         self.port += 1
         name = f"{ip}:{self.port}-10.0.0.9:9092#1"
         self.forged.connection(connection=name, client_id=client, client_ip=ip, client_port=self.port)
-        for ordinal, (api, columns) in enumerate(asked):
+        for ordinal, (api, columns) in enumerate(requests):
             self.forged.exchange(
                 api, connection=name, exchange=ordinal, reply=ordinal, client_id=client, client_ip=ip, **columns
             )
