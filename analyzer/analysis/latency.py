@@ -43,7 +43,7 @@ class Latency:
     def take(self, window: Window) -> Window:
         """One window with all parts; before anything is filtered out of it."""
         x = _to_be_filled(window)
-        latency, queue = waited(x)
+        latency, queue = _waited(x)
         served = self._measure(window, x, latency, queue)
         self._decide(window, x, latency, queue, served)
         m.put_rest(x, latency, queue)
@@ -57,7 +57,7 @@ class Latency:
     def measure(self, window: Window) -> Window:
         """One window of a share of the connections: all but what is across connections."""
         x = _to_be_filled(window)
-        latency, queue = waited(x)
+        latency, queue = _waited(x)
         self._measure(window, x, latency, queue)
         m.put_rest(x, latency, queue)
         return _with(window, x)
@@ -68,7 +68,7 @@ class Latency:
         The exchanges were measured; `put_rest` then fills in the broker's part, where their rows are.
         """
         x = _to_be_filled(window)
-        latency, queue = waited(x)
+        latency, queue = _waited(x)
         rest = latency - queue - x[s.X_MUTED_US] - x[s.X_PATH_DELAY_NS] // 1000
         self._decide(window, x, latency, queue, np.where(latency == s.NULL, s.NULL, rest))
         return _with(window, x)
@@ -110,7 +110,7 @@ def put_rest(x: np.ndarray) -> None:
 
     x   int64[X_COLUMNS, n], filled in place
     """
-    m.put_rest(x, *waited(x))
+    m.put_rest(x, *_waited(x))
 
 
 def is_across(x: np.ndarray) -> np.ndarray:
@@ -142,7 +142,7 @@ def _of(x: np.ndarray, keys: tuple[int, ...]) -> np.ndarray:
     return arrow.among(x[s.X_API_KEY], keys)
 
 
-def waited(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _waited(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """int64[n] each: latencies, and what of them was behind earlier requests of the connection; NULL where unknown."""
     latency, queue = np.empty((2, x.shape[1]), np.int64)
     m.wait_behind(x, latency, queue)

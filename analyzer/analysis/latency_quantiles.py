@@ -12,8 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from kwire.analyzer.analysis.latency import waited
 from kwire.analyzer.bulk import state as s
+from kwire.analyzer.bulk.exchange_tables import latency_us, queue_us
 from kwire.analyzer.bulk.rows import Exchanges
 from kwire.analyzer.frame import arrow
 from kwire.analyzer.protocol import api_keys as apis
@@ -128,8 +128,8 @@ def own_us(x: np.ndarray) -> np.ndarray:
 
     x   int64[X_COLUMNS, n]
     """
-    latency, queue = waited(x)
-    own = latency - queue - np.maximum(x[s.X_MUTED_US], 0)  # NULL is below 0
+    latency, _ = latency_us(x)
+    own = latency - queue_us(x, latency) - np.maximum(x[s.X_MUTED_US], 0)  # NULL is below 0
     held = x[s.X_HOLD_US]
     waits = arrow.among(x[s.X_API_KEY], _WAITING) & (x[s.X_CAUSE] != s.NULL)
     own = np.where(waits, own - np.maximum(held, 0), own)

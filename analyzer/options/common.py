@@ -79,6 +79,16 @@ class ReadArguments(CaptureOptions):
     )
 
 
+def color() -> Any:
+    """The field of --color."""
+    return option(
+        "--color",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="default: on a terminal (NO_COLOR, FORCE_COLOR)",
+    )
+
+
 def interface(required: bool = False) -> Any:
     """The field of -i."""
     return option(

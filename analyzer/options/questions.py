@@ -6,7 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from kwire.analyzer.options.common import CommandOptions, EngineOptions, KeylogOptions, ReadArguments, ViewsOptions
+from kwire.analyzer.options.common import (
+    CommandOptions,
+    EngineOptions,
+    KeylogOptions,
+    ReadArguments,
+    ViewsOptions,
+    color,
+)
 from kwire.analyzer.options.declare import argument, flag, option, repeated
 
 
@@ -97,6 +104,7 @@ class FindingsOptions(ReadArguments, CommandOptions):
         "--summary", metavar="FILE.md", help="also write them there as Markdown, as for $GITHUB_STEP_SUMMARY"
     )
     released: dict[int, tuple[int, int]] | None = None
+    color: str = color()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -165,7 +165,14 @@ _SENT_AGAIN: Final = frozenset(("leader_moved", "reconnected", "topic_appears"))
 """Rules of the replayer by which a batch is sent again, behind those that its client had sent after it."""
 _OUT_OF_ORDER: Final = frozenset(("batch out of its producer's order", audit_results.OUT_OF_ORDER))
 _SEEN_OTHERWISE: Final = frozenset(
-    (*reader_progress.READ_LESS, "record missing", "record extra", "record changed", "record of an aborted transaction")
+    (
+        *reader_progress.READ_LESS,
+        reader_progress.OTHER_TIME,
+        "record missing",
+        "record extra",
+        "record changed",
+        "record of an aborted transaction",
+    )
 )
 """Kinds of differences of readers that follow from a log which is otherwise than the target acknowledged."""
 _LOST: Final = frozenset(("unreachable", "session_lost"))

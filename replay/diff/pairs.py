@@ -166,6 +166,7 @@ class RunFacts:
     - `seeded`: by topic as captured, the settings in which it was meant to differ when it was made for the replay
     - `ended`: why it ended before all was sent
     - `own_users`: whoever logged in when captured had a login of his own (`--principals`)
+    - `keeps_times`: records were sent with their captured timestamps
     - `captured`, `steadiness`: what of the capture, and of the replay, was not answered at once
     """
 
@@ -175,6 +176,7 @@ class RunFacts:
     seeded: Mapping[str, Any]
     ended: str = ""
     own_users: bool = False
+    keeps_times: bool = True
     captured: Steadiness = field(default_factory=Steadiness)
     steadiness: Steadiness = field(default_factory=Steadiness)
 
@@ -227,6 +229,7 @@ class Pairs(Sequence[Pair]):
                 run.seeded,
                 run.ended,
                 run.own_users,
+                run.keeps_times,
                 *steadiness.of_run(run),
             )
             for run in runs

@@ -226,7 +226,7 @@ class Run:
     `audit`, None where nobody did; `seeded`: by topic the settings in which one made for the replay is meant to differ;
     `groups`: the prefix and the other names that groups were given; `names`: what they are called here, as in the RUN
     unless `use_captured_names`; `speed`: it was sent at, None as fast as answers
-    allowed."""
+    allowed; `keeps_times`: records have their captured timestamps."""
 
     def __init__(self, path: str | os.PathLike[str], names: ConnectionNames) -> None:
         try:
@@ -277,6 +277,7 @@ class Run:
         self.groups = about.get("prefix_groups") or "", dict(about.get("map_group") or {})
         self.ended = str(about.get("failure") or ("interrupted" if about.get("interrupted") is True else ""))
         self.own_users = about.get("own_users") is True
+        self.keeps_times = about.get("timestamps", "keep") == "keep"
         speed = about.get("speed")
         self.speed = float(speed) if isinstance(speed, int | float) and not isinstance(speed, bool) else None
 

@@ -73,7 +73,8 @@ class Shop:
     that something in between acknowledges and drops, sends twice, or keeps from readers until `later`; `ends_as`: the
     number of an EndTxn (from 1), and what is made of it: committed, aborted, or nothing (None); `tells_aborted`: does
     Fetch list aborted transactions? `refuses`: each so many-th batch gets this error first; `throttles`: for so many ms
-    all answers to Produce say that a quota holds the client back; `empty`: it has no topics at first."""
+    all answers to Produce say that a quota holds the client back; `empty`: it has no topics at first; `earlier_ms`:
+    so much readers get records' times too low; `watermark_behind`: so much the high watermark in answers is."""
 
     host: str = "target"
     cluster: str = "shop-2"
@@ -103,6 +104,8 @@ class Shop:
     tells_aborted: bool = True
     refuses: tuple[int, int] = (0, 0)
     throttles: int = 0
+    earlier_ms: int = 0
+    watermark_behind: int = 0
     met: int = 0
     ended: int = 0
     open: dict[int, int] = field(default_factory=dict)
@@ -318,7 +321,7 @@ class Shop:
         batches_read = [each for each in log.log if each[1] > at and each[2] != self.hidden] if not code else []
         if committed:
             batches_read = [each for each in batches_read if each[0] < stable]
-        records = b"".join(data for _, _, data in batches_read)
+        records = b"".join(_earlier(data, self.earlier_ms) for _, _, data in batches_read)
         aborted = [
             {"producerId": producer, "firstOffset": first}
             for producer, first, last in self.aborted
@@ -327,7 +330,7 @@ class Shop:
         return {
             "partitionIndex": part["partition"],
             "errorCode": code,
-            "highWatermark": log.end,
+            "highWatermark": max(log.end - self.watermark_behind, 0),
             "lastStableOffset": stable,
             "logStartOffset": log.start,
             "abortedTransactions": aborted or None,
@@ -449,6 +452,15 @@ class Shop:
                 for topic in body["topics"]
             ],
         }
+
+
+def _earlier(data: bytes, by_ms: int) -> bytes:
+    """A batch whose records have earlier times."""
+    changed = bytearray(data)
+    times = struct.unpack_from(">qq", changed, 27)
+    struct.pack_into(">qq", changed, 27, *(time - by_ms for time in times))
+    batches.seal(changed, 0, len(changed))
+    return bytes(changed)
 
 
 def _named(name: str, names: Iterable[str]) -> bool:

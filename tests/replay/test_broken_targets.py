@@ -128,6 +128,14 @@ BROKEN: dict[str, tuple[Shop, dict[str, Any], str]] = {
         Shop(hides=5), {},
         "3 unexpected differences: Fetch v11 record missing (orders/0)",
     ),
+    "readers that get earlier times": (
+        Shop(earlier_ms=3_600_000), {},
+        "2 unexpected differences: Fetch v11 record timestamp changed (orders/0)",
+    ),
+    "a high watermark below records": (
+        Shop(watermark_behind=1000), {},
+        "2 unexpected differences: Fetch v11 high watermark below its records (orders/0)",
+    ),
     "a proxy that sends a batch twice": (
         Shop(doubles=5), {},
         "1 unexpected difference: Produce v8 more records than acknowledged 3 more (orders/0); 1 more follows from it",
