@@ -69,6 +69,12 @@ COMMANDS = {
             "kwire.analyzer.story.command:story",
         ),
         Command(
+            "compare",
+            "two captures of the same job, before and after a change: what changed on the wire?",
+            f"{_IN}.questions:CompareOptions",
+            "kwire.reports.compare.command:run",
+        ),
+        Command(
             "record",
             "capture an interface to files, and say what was lost",
             f"{_IN}.live:RecordOptions",
