@@ -88,7 +88,7 @@ class Latencies:
         every = {**self.by_api, **self.by_broker}
         if noise is not None:
             self.shifts = noise.shifts(every, share)
-        found: list[Difference] = []
+        differences: list[Difference] = []
         for name, both in sorted(every.items()):  # an API comes before its brokers
             api, _, broker = name.partition(_AT)
             others = (each for other, each in self.by_api.items() if other != api)
@@ -96,9 +96,9 @@ class Latencies:
             texts = None if broker and api in self.slower else self._slower_texts(name, both, noise, load, share)
             if texts is not None:
                 row = {**self._slowest[name][1], "api_version": None}
-                found.append(Difference(row, "(latency)", SLOWER, *texts, (broker,) if broker else ()))
+                differences.append(Difference(row, "(latency)", SLOWER, *texts, (broker,) if broker else ()))
         together = self._together(evidence)
-        yield from found if together is None else [together]
+        yield from differences if together is None else [together]
 
     def _together(self, evidence: str) -> Difference | None:
         """One difference for all, where most APIs are slower, and by like factors; None: they are not."""

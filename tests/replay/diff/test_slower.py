@@ -163,13 +163,13 @@ def measured(**factors: float) -> Latencies:
     return every
 
 
-def told(every: Latencies) -> list[str]:
+def texts_of(every: Latencies) -> list[str]:
     return [f"{each.kind} {each.right}" for each in every.judged(None, evidence="own lag 40 ms")]
 
 
 def test_most_apis_that_are_slower_alike_are_one_difference() -> None:
     busy = measured(Produce=4.0, Fetch=5.0, Metadata=4.5, Heartbeat=1.0)
-    assert told(busy) == ["slower 3 of 4 APIs alike, 4.0 to 5.0 times as long (own lag 40 ms)"]
+    assert texts_of(busy) == ["slower 3 of 4 APIs alike, 4.0 to 5.0 times as long (own lag 40 ms)"]
     assert set(busy.slower) == {"Produce", "Fetch", "Metadata"}
 
 
@@ -182,7 +182,7 @@ def test_most_apis_that_are_slower_alike_are_one_difference() -> None:
     ],
 )
 def test_others_are_told_one_by_one(factors: dict[str, float]) -> None:
-    assert len(told(measured(**factors))) == sum(factor > MOST_LOAD for factor in factors.values())
+    assert len(texts_of(measured(**factors))) == sum(factor > MOST_LOAD for factor in factors.values())
 
 
 def test_slower_from_a_factor_on() -> None:
