@@ -43,7 +43,7 @@ COMMANDS = {
             f"{_IN}.analyze:AnalyzeOptions",
             f"{_IN}.analyze:run_by",
         ),
-        Command("show", "print exchanges, one a line", f"{_IN}.show:ShowOptions", "kwire.analyzer.cli.commands:show"),
+        Command("show", "print exchanges, one a line", f"{_IN}.show:ShowOptions", f"{_IN}.show:run_by"),
         Command(
             "sql",
             "ask a dataset in SQL; without a query, at a prompt",
@@ -67,6 +67,12 @@ COMMANDS = {
             "what happened, in order, one line an event",
             f"{_IN}.questions:StoryOptions",
             "kwire.analyzer.story.command:story",
+        ),
+        Command(
+            "compare",
+            "two captures of the same job, before and after a change: what changed on the wire?",
+            f"{_IN}.questions:CompareOptions",
+            "kwire.reports.compare.command:run",
         ),
         Command(
             "record",
