@@ -115,18 +115,20 @@ def story(
     topic: str | None = None,
     transaction: str | None = None,
     connection: str | None = None,
+    partition: int | None = None,
+    offset: int | None = None,
     rotated: bool = False,
     ports: Sequence[int] = (),
     keylogs: Sequence[str | os.PathLike[str]] = (),
     notes: list[str] | None = None,
 ) -> list[Event]:
     """Return what happened in one dataset, or in captures, in order of time: the ten events worth knowing, or all of
-    one group, client id, topic, transactional id or connection. rotated, ports, keylogs: as of `kwire.analyze`. Raises
-    KwireError."""
+    one group, client id, topic, transactional id or connection. partition, offset: of `topic`; with both, the journey
+    of that record. rotated, ports, keylogs: as of `kwire.analyze`. Raises KwireError."""
     from kwire.analyzer.story.command import stories
     from kwire.analyzer.story.events import StoryQuery
 
-    query = StoryQuery(group, client, topic, transaction, connection)
+    query = StoryQuery(group, client, topic, transaction, connection, partition, offset)
     with _opened(sources, ReadOptions(rotated, ports, keylogs=keylogs), notes) as datasets:
         every = [event for dataset in datasets for _, events in stories(dataset, query, notes) for event in events]
     return sorted(every, key=lambda event: event.time)
