@@ -140,14 +140,17 @@ def sql(
     *,
     engine: EngineName = "auto",
     views: str | os.PathLike[str] | None = None,
+    zones: str | os.PathLike[str] | None = None,
     notes: list[str] | None = None,
 ) -> pa.Table:
     """Return the answer to a query over the tables and views of datasets or captures, in Spark's SQL, as an Arrow
     table (`.to_pandas()`). `engine`: `embedded` answers inside this process, `spark` with Spark; by default the former
-    where it is installed. `views`: a folder of questions of your own, as of `kwire sql --views`. Raises KwireError."""
+    where it is installed. `views`: a folder of questions of your own, as of `kwire sql --views`; `zones`: a file of
+    zones of addresses, as of `--zones`. Raises KwireError."""
     from kwire.reports import own_views
+    from kwire.reports import zones as zone_files
 
-    with own_views.opened(views):
+    with own_views.opened(views), zone_files.opened(zones):
         return _answer(sources, query, engine, notes)
 
 
@@ -174,6 +177,7 @@ def report(
     target: str | None = None,
     engine: EngineName = "auto",
     views: str | os.PathLike[str] | None = None,
+    zones: str | os.PathLike[str] | None = None,
     rotated: bool = False,
     ports: Sequence[int] = (),
     keylogs: Sequence[str | os.PathLike[str]] = (),
@@ -182,9 +186,10 @@ def report(
     """Return a report on datasets or captures, and write it to the file `out`, if given.
 
     format: by default as `out` ends, else html; target: a Kafka release to check an upgrade to; engine: as of
-    `kwire.sql`, views too; rotated, ports, keylogs: as of `kwire.analyze`. Raises KwireError."""
+    `kwire.sql`, views and zones too; rotated, ports, keylogs: as of `kwire.analyze`. Raises KwireError."""
     from kwire.analyzer.options.questions import ReportOptions
     from kwire.reports import commands, output, own_views
+    from kwire.reports import zones as zone_files
 
     if target is not None:
         target = _release(target).name
@@ -195,6 +200,7 @@ def report(
     options = ReportOptions(sources=_paths(sources), target=target, engine=engine)
     with (
         own_views.opened(views),
+        zone_files.opened(zones),
         _opened(sources, ReadOptions(rotated, ports, keylogs=keylogs), notes) as datasets,
     ):
         result = commands.report_on(options, [str(dataset.path) for dataset in datasets], target)

@@ -231,7 +231,7 @@ SECTIONS = (
             ("producers", "Producers"), ("consumers", "Consumers"),
             ("produce_efficiency", "Batches and compression"),
             ("fetch_efficiency", "Fetches"), ("partition_skew", "Balance of partitions"),
-            ("retries", "Retries"), ("request_sizes", "Sizes"),
+            ("retries", "Retries"), ("request_sizes", "Sizes"), ("zones", "Between zones"),
         ),
         "No exchange names a topic.",
     ),
@@ -321,6 +321,7 @@ def questions(span: Span, target: str | None) -> list[Question]:
         "leader_changes": "to_time IS NOT NULL OR previous_leader IS NOT NULL",
         # What is not there is not told.
         "coverage": "bytes > 0",
+        "zones": "from_zone IS NOT NULL AND to_zone IS NOT NULL",
     }
     if target is None:
         wanted.remove("upgrade_check")
