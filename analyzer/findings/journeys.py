@@ -1,4 +1,4 @@
-"""What journeys of batches show: groups that fall behind in seconds, and records that a group gets again."""
+"""Judge journeys of batches: groups that fall behind in seconds, and records that a group gets again."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def traffic(forged: Forged) -> None:
         forged.add("partitions", connection=link, exchange=number, reply=number, record_bytes=100 * number, **written)
 
 
-def asked(path: Path) -> list[tuple[Any, ...]]:
+def bytes_between(path: Path) -> list[tuple[Any, ...]]:
     with engine.opened([path]) as opened:
         rows = opened.ask("SELECT * FROM zones")[0].to_pylist()
     return [
@@ -44,7 +44,7 @@ def asked(path: Path) -> list[tuple[Any, ...]]:
 
 def test_zones_are_racks(forged: Forged) -> None:
     traffic(forged)
-    assert asked(forged.write()) == [
+    assert bytes_between(forged.write()) == [
         (None, "a", False, "app", 700),
         ("b", "b", False, "reader", 200),
         ("a", "b", True, "reader", 100),
@@ -57,12 +57,12 @@ def test_a_file_of_networks_goes_before_racks_and_the_narrowest_counts(forged: F
     file = tmp_path / "zones.txt"
     file.write_text("# ours\n10.0.0.0/8 everywhere\n10.0.0.0/24, west  # clients and a broker\n10.0.1.9 east\n")
     with zones.opened(file):
-        assert asked(path) == [
+        assert bytes_between(path) == [
             ("west", "west", False, "app", 700),
             ("east", "everywhere", True, "reader", 200),
             ("west", "everywhere", True, "reader", 100),
         ]
-    assert asked(path)[0] == (None, "a", False, "app", 700)
+    assert bytes_between(path)[0] == (None, "a", False, "app", 700)
 
 
 @pytest.mark.parametrize("text", ["10.0.0.0/8\n", "ten west\n", "10.0.0.0/40 west\n"])

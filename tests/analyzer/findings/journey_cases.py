@@ -31,8 +31,8 @@ def lag(traffic: Traffic, wrong: bool) -> None:
     span(traffic, 300)
     every = 1.26 if wrong else 1.25
     for number in range(300):
-        taken = number * every
-        batch(traffic, number, number, taken if taken <= 300 else None)
+        read_at = number * every
+        batch(traffic, number, number, read_at if read_at <= 300 else None)
 
 
 @case("lag-seconds", "not of a group that catches up")
@@ -40,8 +40,8 @@ def catches_up(traffic: Traffic, wrong: bool) -> None:
     """It stands for 100 s; then it goes on at the same pace, or at one that makes up for it."""
     span(traffic, 400)
     for number in range(300):
-        taken = number * 1.5 if wrong else max(100.0, 100 + number * 0.8)
-        batch(traffic, number, number, taken if taken <= 400 else None)
+        read_at = number * 1.5 if wrong else max(100.0, 100 + number * 0.8)
+        batch(traffic, number, number, read_at if read_at <= 400 else None)
 
 
 @case("redelivered-records")
