@@ -1,4 +1,4 @@
-"""The Python functions that ask: `kwire.findings`, `story`, `sql` and `report`, as the commands of these names do.
+"""The Python functions that ask: `kwire.findings`, `story`, `sql`, `report` and `compare`, as the commands do.
 
 In: datasets or captures, and what to ask. Out: values, nothing printed. Rules: captures are analysed into a dataset
 that is gone afterwards; what a command would say on stderr goes into `notes`; whatever a command refuses raises
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from kwire.analyzer.story.events import Event
+    from kwire.reports.compare.comparison import Comparison
 
 Sources = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A dataset or a capture, or several."""
@@ -211,6 +212,41 @@ def report(
     return text
 
 
+def compare(
+    before: Sources,
+    after: Sources,
+    *,
+    filter: str | None = None,
+    rotated: bool = False,
+    ports: Sequence[int] = (),
+    keylogs: Sequence[str | os.PathLike[str]] = (),
+    notes: list[str] | None = None,
+) -> Comparison:
+    """Return what changed on the wire between two sides of the same job, each a dataset or captures: clients paired by
+    what they do, their settings, versions, figures with intervals, and a verdict.
+
+    filter: only exchanges that match, of captures; rotated, ports, keylogs: as of `kwire.analyze`. Raises KwireError,
+    also where a side has no exchange of Kafka."""
+    from kwire.analyzer.frame import spill
+    from kwire.reports.compare import comparison
+    from kwire.reports.compare.side import Side, names_of
+
+    how = ReadOptions(rotated, ports, keylogs=keylogs)
+    with contextlib.ExitStack() as stack, spill.reuse():
+        datasets = []
+        for sources in (before, after):
+            opened = stack.enter_context(_opened(sources, how, notes, filter))
+            if len(opened) > 1:
+                raise UsageError("a side is one dataset, or captures", "kwire.analyze(..., append=True) joins them")
+            datasets += opened
+        names = names_of(*(_paths(sources)[0] for sources in (before, after)))
+        sides = [Side(dataset, name) for dataset, name in zip(datasets, names, strict=True)]
+        result = comparison.compare(*sides)
+    if notes is not None:
+        notes += result.notes
+    return result
+
+
 def _release(version: str) -> Any:
     """A Kafka release by its number. Raises UsageError."""
     from kwire.reports import releases
@@ -228,7 +264,9 @@ def _paths(sources: Sources) -> list[str]:
 
 
 @contextlib.contextmanager
-def _opened(sources: Sources, how: ReadOptions, notes: list[str] | None) -> Iterator[list[StoredDataset]]:
+def _opened(
+    sources: Sources, how: ReadOptions, notes: list[str] | None, filter: str | None = None
+) -> Iterator[list[StoredDataset]]:
     """The datasets among the sources, and one of all captures among them, which is gone afterwards."""
     paths = _paths(sources)
     if not paths:
@@ -240,7 +278,7 @@ def _opened(sources: Sources, how: ReadOptions, notes: list[str] | None) -> Iter
         return
     with tempfile.TemporaryDirectory(prefix="kwire-") as folder:
         written = os.path.join(folder, "dataset")
-        result = api.decode(captures, written, how, AnalysisOptions())
+        result = api.decode(captures, written, how, AnalysisOptions.of(filter))
         if notes is not None:
             notes += result.notes
         yield [*stored, open_dataset(written)]

@@ -81,6 +81,7 @@ ABOUT = {
     "transactions": "Which transactions were there, and how did they end?",
     "journeys": "When was each produced batch created, sent, acknowledged, fetched by whom, and committed?",
     "findings": "What is wrong, why, and what is to be done?",
+    "schemas": "Which schemas were keys and values decoded with?",
     "outcomes": "What became of each request of a replay?",
     "remaps": "Which captured value became which at a replay's target?",
     "audit": "Is what a replay's target acknowledged there, and in order?",

@@ -45,7 +45,8 @@ BY_FILE = {
     ),
     "broker": (
         "brokers/", "replay/test_replaying.py", "replay/test_commands.py", "replay/test_shadowing.py",
-        "replay/test_broken_targets.py", "replay/test_live_traffic.py", "replay/send/test_workers.py",
+        "replay/test_rehearse.py", "replay/test_broken_targets.py", "replay/test_live_traffic.py",
+        "replay/send/test_workers.py",
         "analyzer/live/test_watch.py", "analyzer/live/test_analyze.py",
         "analyzer/live/test_record.py", "captures/live/", "replay/send/test_login.py", "replay/test_regressions.py",
         "analyzer/findings/test_extensions.py",

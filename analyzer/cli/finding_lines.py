@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kwire.analyzer.cli import finding_formats
-from kwire.analyzer.cli.commands import dataset_of, folded, named_dataset, paged, reading_width
+from kwire.analyzer.cli.commands import colored, dataset_of, folded, named_dataset, reading_width
+from kwire.analyzer.cli.pager import paged
 from kwire.analyzer.cli.text import json_text
 from kwire.analyzer.common import workflow
 from kwire.analyzer.common.errors import UsageError
@@ -61,8 +62,9 @@ def findings(options: FindingsOptions) -> int:
             out.writelines(json_text(_plain(row)) + "\n" for row in shown)
         elif form == "text":
             width = reading_width()
+            paint = _painted if colored(options.color) else str
             for line in finding_formats.as_text(shown, ignored):
-                out.write("\n".join(folded(line, "    ", width)) + "\n")
+                out.write(paint("\n".join(folded(line, "    ", width))) + "\n")
         elif form == "junit":
             out.write(finding_formats.as_junit(rows, shown, _codes(options.only), options.fail_on, notes))
         else:
@@ -77,6 +79,15 @@ def findings(options: FindingsOptions) -> int:
         SEVERITIES.index(row["severity"]) >= SEVERITIES.index(options.fail_on) for row in shown
     )
     return EXIT_BAD if bad else 0
+
+
+_COLORS = {"ERROR": "\x1b[31m", "WARNING": "\x1b[33m", "NOTE": "\x1b[2m"}
+
+
+def _painted(line: str) -> str:
+    """The line with its severity in colour, if it begins with one."""
+    word, _, rest = line.partition(" ")
+    return f"{_COLORS[word]}{word}\x1b[0m {rest}" if word in _COLORS and rest else line
 
 
 def selected(

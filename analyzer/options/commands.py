@@ -69,6 +69,12 @@ COMMANDS = {
             "kwire.analyzer.story.command:story",
         ),
         Command(
+            "compare",
+            "two captures of the same job, before and after a change: what changed on the wire?",
+            f"{_IN}.questions:CompareOptions",
+            "kwire.reports.compare.command:run",
+        ),
+        Command(
             "record",
             "capture an interface to files, and say what was lost",
             f"{_IN}.live:RecordOptions",
@@ -97,6 +103,12 @@ COMMANDS = {
             "what differs: captured against replayed, or one replay against another",
             f"{_IN}.replay:DiffOptions",
             "kwire.replay.commands:diff",
+        ),
+        Command(
+            "rehearse",
+            "an upgrade: replay at an old target twice and at a new one, compare, one verdict",
+            f"{_IN}.rehearse:RehearseOptions",
+            "kwire.replay.rehearse.command:rehearse",
         ),
         Command(
             "scrub",

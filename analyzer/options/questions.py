@@ -1,4 +1,4 @@
-"""Commands that ask a dataset, or a capture: `kwire sql`, `report`, `findings`, `story`, `view`."""
+"""Commands that ask a dataset, or a capture: `kwire sql`, `report`, `findings`, `story`, `compare`, `view`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from kwire.analyzer.options import values
-from kwire.analyzer.options.common import CommandOptions, EngineOptions, KeylogOptions, ReadArguments, ViewsOptions
+from kwire.analyzer.options.common import (
+    CommandOptions,
+    EngineOptions,
+    KeylogOptions,
+    ReadArguments,
+    ViewsOptions,
+    color,
+)
 from kwire.analyzer.options.declare import argument, flag, option, repeated
 
 
@@ -98,6 +105,7 @@ class FindingsOptions(ReadArguments, CommandOptions):
         "--summary", metavar="FILE.md", help="also write them there as Markdown, as for $GITHUB_STEP_SUMMARY"
     )
     released: dict[int, tuple[int, int]] | None = None
+    color: str = color()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +145,35 @@ class StoryOptions(ReadArguments, CommandOptions):
     )
     filter: None = None
     json: bool = flag("--json", help="one JSON object a line, in order of time")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions(ReadArguments, CommandOptions):
+    """Options of `kwire compare`."""
+
+    examples: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("kwire compare before.pcap after.pcap", "we upgraded the client: what changed on the wire?"),
+        ("kwire compare day1.kwire day2.kwire --fail-on warning", "a gate: exit 1 where something is worse"),
+    )
+
+    before: str = argument("BEFORE", help="a capture or a dataset, - for a capture from stdin")
+    after: str = argument("AFTER", help="another one of the same job, after the change")
+    fail_on: str = option(
+        "--fail-on",
+        choices=("note", "warning", "error", "never"),
+        default="warning",
+        help="exit 1 where a change is as bad as this (default: warning)",
+    )
+    format: str | None = option(
+        "--format",
+        choices=("text", "json", "html", "junit", "github"),
+        help="text, JSON, a page, JUnit XML for builds, GitHub annotations (default: as FILE ends, else text)",
+    )
+    out: str | None = option("-o", "--out", metavar="FILE", help="write it there, not to stdout")
+    json: bool = flag("--json", help="as JSON (--format json)")
+    summary: str | None = option(
+        "--summary", metavar="FILE.md", help="also write it there as Markdown, as for $GITHUB_STEP_SUMMARY"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

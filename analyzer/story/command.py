@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 import pyarrow.compute as pc
 
 from kwire.analyzer.cli import commands
+from kwire.analyzer.cli.pager import paged
 from kwire.analyzer.common.errors import UsageError
 from kwire.analyzer.common.escapes import json_text, printable
 from kwire.analyzer.common.times import rfc3339
@@ -56,7 +57,7 @@ def story(options: StoryOptions) -> int:
         for event in every:
             sys.stdout.write(_json(event) + "\n")
         return 0
-    with commands.paged() as out:
+    with paged() as out:
         for number, (heading, events) in enumerate(by_capture):
             _print(out, heading, events, wanted, first=number == 0)
     return 0

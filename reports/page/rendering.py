@@ -21,6 +21,8 @@ from typing import Any
 from kwire.analyzer.cli.text import duration, printable, size
 from kwire.analyzer.common.markdown import literal
 from kwire.analyzer.common.times import rfc3339, utc
+from kwire.captures.errors import KwireError
+from kwire.captures.extras import install
 from kwire.reports.page.health import count, share
 from kwire.reports.page.questions import Answer
 from kwire.reports.page.report import Report
@@ -236,8 +238,10 @@ def _long(span: datetime.timedelta) -> str:
 
 def as_html(report: Report) -> str:
     """One page that needs nothing else."""
-    import jinja2
-
+    try:
+        import jinja2
+    except ModuleNotFoundError:
+        raise KwireError("a page needs jinja2, which is not installed", f"{install('sql')}; or --format md") from None
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(PAGE),
         autoescape=True,

@@ -258,7 +258,7 @@ def test_how_far_a_run_is_stands_on_a_terminal_only(
         screen = _Screen()
         screen.terminal = terminal
         monkeypatch.setattr("sys.stderr", screen)
-        with sinking() as port, commands._telling() as tell:
+        with sinking() as port, commands.telling() as tell:
             options = Options("127.0.0.1", port, settings=Settings(speed=None), yes=True, missing_topics_ok=True)
             asyncio.run(
                 run.replay(MemorySource(sessions(1, 5, None)), options, link.tcp(), tmp_path / name, [], tell=tell)

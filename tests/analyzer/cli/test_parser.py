@@ -779,6 +779,17 @@ def test_a_terminal_is_paged_and_a_pipe_is_not() -> None:
     assert printed("show", CAPTURE, "--fields", "api", env={**os.environ, "PAGER": pager}).startswith("api\n")
 
 
+def test_what_fits_on_the_screen_is_not_paged() -> None:
+    pager = "sed s/^/paged:/"
+    fits = on_a_terminal("show", CAPTURE, "--fields", "api", "--limit", 22, PAGER=pager)  # a heading, and the prompt
+    assert fits.splitlines()[0] == "api"
+    assert len(fits.splitlines()) == 23
+    assert on_a_terminal("show", CAPTURE, "--fields", "api", "--limit", 23, PAGER=pager).startswith("paged:api\n")
+    folded = on_a_terminal("show", CAPTURE, "--json", "--limit", 12, columns=80, PAGER=pager)
+    assert folded.startswith("paged:{")  # a line that takes several rows
+    assert on_a_terminal("help", "exit-codes", PAGER=pager).startswith("Exit codes\n")
+
+
 @pytest.mark.parametrize(("version", "sticky"), [("643", True), ("590", False)])
 def test_a_pager_that_can_keeps_the_heading_on_the_screen(version: str, sticky: bool, tmp_path: Path) -> None:
     """`less` has `--header` from 600 on; what has no heading keeps none."""
