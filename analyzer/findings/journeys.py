@@ -1,4 +1,4 @@
-"""Judge journeys of batches: groups that fall behind in seconds, and records that a group gets again."""
+"""Judge journeys of batches: groups that fall behind in seconds, slow legs, and records that a group gets again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from kwire.analyzer.findings.capture import SECOND, CaptureFrame
-from kwire.analyzer.findings.rules import Limits, Match, rule
+from kwire.analyzer.findings.rules import RULES, Limits, Match, limits_of, rule
 from kwire.analyzer.findings.wording import count, lasting, moment, name, partition_name, share
 from kwire.analyzer.frame import arrow
 from kwire.analyzer.frame.frame import NULL, codes_of
@@ -96,6 +96,86 @@ def _oldest(sent: np.ndarray, passed: np.ndarray, time: int) -> int:
     """The age of the oldest batch that was sent and not passed at a time, 0 if there is none."""
     waiting = sent[(sent <= time) & (passed > time)]
     return time - int(waiting.min()) if len(waiting) else 0
+
+
+_LEGS = {
+    "client": "in the producer, before they were sent",
+    "request": "on their way to the broker",
+    "broker": "until the broker acknowledged them",
+    "reader": "until a fetch brought them",
+}
+
+
+@rule(
+    "fetch",
+    "end-to-end-slow",
+    "warning",
+    "Half of 1,200 batches of topic t took 12.0 s and more from producer to group g-app, the slowest 30.0 s; most of "
+    "it (11.5 s on average) until a fetch brought them.",
+    why="Ours: ten seconds for every other batch. Rebalances and leader changes delay some batches, not half of them.",
+    suppressed_when="Fewer than a hundred batches that were sent while the group was reading their partition; the "
+    "group falls further and further behind (lag-seconds).",
+    advice="In the producer: linger.ms, batch.size, requests in flight. Until the acknowledgement: followers that lag "
+    "(the view replica_delay), a slow broker. Until a fetch: the consumer's work between polls, its transaction's end, "
+    "rebalances. The views end_to_end and journey_legs have each of them.",
+    evidence="forged: a hundred batches of 10 s and ninety-nine; of 9.9 s; from before the group read the partition",
+    slow_s=10,
+    batches=100,
+    by_clock=True,
+)
+def end_to_end_slow(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    table = capture.table("journeys")
+    if not len(table) or capture.seconds < at.slow_s:
+        return
+    rows = _of_groups(capture)
+    columns = ("created", "sent", "received", "acked", "fetched")
+    created, sent, received, acked, fetched = (table[column] for column in columns)
+    rows = rows[(sent[rows] != NULL) & (received[rows] != NULL)]
+    if len(rows) < at.batches:
+        return
+    group, groups = table.text("group_id")
+    where, places = capture.number_topic_partitions(table)
+    topics: dict[str, int] = {}
+    topic_of = np.array([topics.setdefault(topic, len(topics)) for topic, _ in places], np.int64)
+    falling = {(match.what["group_id"], match.what["topic"]) for match in _falling_behind(capture)}
+    following = []
+    for some in split(rows, group[rows], where[rows]):
+        following.append(some[sent[some] >= int(fetched[some].min())])
+    rows = np.sort(np.concatenate(following))
+    began = np.where((created[rows] != NULL) & (created[rows] <= sent[rows]), created[rows], sent[rows])
+    for picked in split(np.arange(len(rows)), group[rows], topic_of[where[rows]]):
+        some, begins = rows[picked], began[picked]
+        took = fetched[some] - begins
+        if len(some) < at.batches or np.median(took) < at.slow_s * SECOND:
+            continue
+        named, topic = groups[group[some[0]]], places[where[some[0]]][0]
+        if (named, topic) in falling:
+            continue
+        there = np.where(acked[some] == NULL, received[some], np.minimum(acked[some], fetched[some]))
+        legs = {
+            "client": sent[some] - begins,
+            "request": received[some] - sent[some],
+            "broker": there - received[some],
+            "reader": fetched[some] - there,
+        }
+        leg = max(legs, key=lambda name_: float(legs[name_].mean()))
+        text = f"Half of {count(len(some), 'batch', 'batches')} of topic {name(topic)} took "
+        text += f"{lasting(int(np.median(took)))} and more from producer to group {name(named)}, the slowest "
+        text += f"{lasting(int(took.max()))}; most of it ({lasting(int(legs[leg].mean()))} on average) {_LEGS[leg]}."
+        yield Match(
+            text,
+            len(some),
+            int(sent[some].min()),
+            int(fetched[some].max()),
+            {},
+            {"topic": topic, "group_id": named, "leg": leg},
+        )
+
+
+def _falling_behind(capture: CaptureFrame) -> Iterator[Match]:
+    """The matches of lag-seconds."""
+    behind = RULES["lag-seconds"]
+    return behind.check(capture, limits_of(behind, capture.query))
 
 
 @rule(

@@ -132,7 +132,7 @@ def _read(source: Source, row: Row, topic: str, offset: int) -> Iterator[Event]:
     deliveries = _deliveries(source, row, topic, offset)
     first = next((delivery for delivery in deliveries if delivery["response_end"] == row["fetched"]), {})
     kind = "replicated" if row["kind"] == "replica" else "fetched"
-    link = {name: first.get(name) for name in ("connection", "exchange", "reply")}
+    link: dict[str, Any] = {name: first.get(name) for name in ("connection", "exchange", "reply")}
     yield Event(row["fetched"], kind, actor, verb + after, **common, **link)
     again = [delivery for delivery in deliveries if delivery["response_end"] > row["fetched"]]
     if row["fetches"] is not None and row["fetches"] > 1 and row["kind"] != "replica":

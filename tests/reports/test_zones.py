@@ -29,7 +29,12 @@ def traffic(forged: Forged) -> None:
     forged.add("partitions", exchange=0, reply=0, record_bytes=700, **written)
     for number, broker in ((1, "10.0.0.9"), (2, "10.0.1.9")):
         link = f"10.0.1.2:6000-{broker}:9092#1"
-        reader = {"connection": link, "client_ip": "10.0.1.2", "client_id": "reader", "broker_ip": broker}
+        reader: dict[str, Any] = {
+            "connection": link,
+            "client_ip": "10.0.1.2",
+            "client_id": "reader",
+            "broker_ip": broker,
+        }
         forged.exchange("Fetch", rack_id="b" if number == 1 else None, **reader)
         forged.add("partitions", connection=link, exchange=number, reply=number, record_bytes=100 * number, **written)
 

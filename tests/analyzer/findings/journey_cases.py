@@ -44,6 +44,29 @@ def catches_up(traffic: Traffic, wrong: bool) -> None:
         batch(traffic, number, number, read_at if read_at <= 400 else None)
 
 
+def slow(traffic: Traffic, batches: int, seconds: float, start: float = 0) -> None:
+    """Batches that take so long until a fetch brings them, of a group that reads from `start` on."""
+    span(traffic, 200)
+    batch(traffic, 0, start, start)
+    for number in range(1, batches + 1):
+        batch(traffic, number, 1 + number / 10, 1 + number / 10 + seconds, received=at(1 + number / 10))
+
+
+@case("end-to-end-slow")
+def end_to_end(traffic: Traffic, wrong: bool) -> None:
+    slow(traffic, 100, 10 if wrong else 9.9)
+
+
+@case("end-to-end-slow", "not of fewer than a hundred batches")
+def few_slow(traffic: Traffic, wrong: bool) -> None:
+    slow(traffic, 100 if wrong else 98, 10)
+
+
+@case("end-to-end-slow", "not of what was sent before the group read the partition")
+def sent_before(traffic: Traffic, wrong: bool) -> None:
+    slow(traffic, 100, 10, start=0 if wrong else 1.4)
+
+
 @case("redelivered-records")
 def again(traffic: Traffic, wrong: bool) -> None:
     span(traffic, 60)
