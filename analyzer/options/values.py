@@ -39,6 +39,15 @@ def count_or_zero(text: str) -> int:
     return 0 if text == "0" else count(text)
 
 
+def offset(text: str) -> int:
+    """An offset of a partition: a number from 0 on that fits into 63 bits."""
+    value = int(text) if text.isascii() and text.isdigit() and len(text) <= 19 else -1
+    if not 0 <= value < 1 << 63:
+        shown = repr(text) if len(text) <= 40 else f"one of {len(text):,} characters"
+        raise argparse.ArgumentTypeError(f"{shown} is not a number from 0 on")
+    return value
+
+
 def threads(text: str) -> int:
     """A number of threads."""
     value = count(text)
