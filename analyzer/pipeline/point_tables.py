@@ -108,7 +108,7 @@ class PointTables(Sink[Rows]):
         self._small: tuple[Collector, ...] = (self._ended, leaders, self._brokers, self.topics, self._offers)
         """Collectors of small tables, as these stand in the dataset."""
         self._records = (
-            OpenedRecords(options.records, threads, options.limits, look_up, options.everything)
+            OpenedRecords(options.records, threads, options.limits, look_up, options.everything, options.payloads)
             if before is None
             else before.records.onward(look_up)
         )

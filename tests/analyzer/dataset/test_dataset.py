@@ -136,7 +136,7 @@ def test_files_and_folders_are_for_their_owner_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [name for name in tables.TABLES if name not in tables.RUN_TABLES])
 def test_parquet_has_the_contracts_plain_types(name: str, tmp_path: Path) -> None:
     """As any reader sees them, Spark among them: nothing of Arrow's is stored."""
-    analyzer.analyze(SASL, tmp_path / "data", keep_bytes=True, records="full")
+    analyzer.analyze(SASL, tmp_path / "data", keep_bytes=True, records="full", payloads=True)
     files = [entry for entry in read_manifest(tmp_path / "data")["files"] if entry["table"] == name]
     assert files
     for entry in files:
