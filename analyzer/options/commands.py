@@ -43,7 +43,7 @@ COMMANDS = {
             f"{_IN}.analyze:AnalyzeOptions",
             f"{_IN}.analyze:run_by",
         ),
-        Command("show", "print exchanges, one a line", f"{_IN}.show:ShowOptions", "kwire.analyzer.cli.commands:show"),
+        Command("show", "print exchanges, one a line", f"{_IN}.show:ShowOptions", f"{_IN}.show:run_by"),
         Command(
             "sql",
             "ask a dataset in SQL; without a query, at a prompt",

@@ -107,7 +107,7 @@ _LABELS = {
     "file_bytes": "size",
     "record_bytes": "bytes", "min_bytes": "min bytes", "request_bytes": "asked", "response_bytes": "answered",
     "client_bytes": "sent", "broker_bytes": "received", "served_us": "served in", "queue_us": "queued",
-    "held_us": "held on purpose",
+    "held_us": "held on purpose", "late_leg_us": "time in it",
 }
 # fmt: on
 
