@@ -73,6 +73,15 @@ class Columns:
             self._has_no_null[name] = not any((values[part] == null).any() for part in blocks(len(values)))
         return self._has_no_null[name]
 
+    def is_constant(self, name: str) -> bool:
+        """Tell whether every exchange has the same value in a column of numbers or text."""
+        if name in self.integers:
+            ends = self.range(name)
+            return ends is not None and ends[0] == ends[1] and self.has_no_null(name)
+        if name in LISTS or len(self.values[name]) != 1:
+            return False
+        return all(int(self.codes[name][part].min()) >= 0 for part in blocks(len(self.codes[name])))
+
     def range(self, name: str) -> tuple[int, int] | None:
         """Get the smallest and largest number of a column; None if all are null. Cached."""
         if name not in self._ranges:

@@ -44,6 +44,8 @@ export class Exchanges {
     this.asked = { filter: "", sort: "" };
     /** @type {Column[]} */
     this.columns = [];
+    /** Characters of the longest value of each column, of the rows that came. */
+    this.filled = new Map();
     this.start = 0;
     this.longest = 1;
     /** @type {Map<number, Row[]>} */
@@ -65,6 +67,7 @@ export class Exchanges {
       draw: (element, index) => this.draw(element, index),
       ready: (first, last) => this.ready(first, last),
       menu: (index, event) => this.menu(index, event),
+      chosen: () => this.index,
     });
     box.addEventListener("click", (event) => this.clicked(event));
     head.addEventListener("click", (event) => this.headed(event));
@@ -80,11 +83,17 @@ export class Exchanges {
     this.columns = columns;
     this.start = start;
     this.cell = Math.min(this.cell, columns.length - 1);
-    for (const element of [this.box, this.head]) element.style.setProperty("--columns", widths(columns));
+    this.filled = new Map();
+    this.fit();
     this.headings();
     this.blocks = new Map(); // what is on its way has the columns of before
     if (!same) for (const element of this.rows.pool.splice(0)) element.remove();
     this.rows.refresh(true);
+  }
+
+  fit() {
+    const wide = widths(this.columns, this.filled);
+    for (const element of [this.box, this.head]) element.style.setProperty("--columns", wide);
   }
 
   headings() {
@@ -140,7 +149,10 @@ export class Exchanges {
       if (round !== this.round) return false;
       this.asked = asked;
       this.blocks = new Map();
-      if (columns === this.columns) this.blocks.set(first, this.made(found)); // else they come as they are in sight
+      if (columns === this.columns) {
+        this.filled = new Map();
+        this.blocks.set(first, this.came(this.made(found)));
+      } // else they come as they are in sight
       if (!stay) this.wanted = -1;
       if (this.wanted < 0) this.index = place.row ?? -1;
       this.headings();
@@ -205,6 +217,18 @@ export class Exchanges {
   }
 
   /**
+   * Rows that came: their columns are as wide as what is in them.
+   * @param {Row[]} rows
+   */
+  came(rows) {
+    for (const { id, text } of this.columns) {
+      this.filled.set(id, rows.reduce((most, row) => Math.max(most, printable(text(row, this.start)).length), this.filled.get(id) ?? 0));
+    }
+    this.fit();
+    return rows;
+  }
+
+  /**
    * @param {number} first
    * @param {number} last
    */
@@ -233,7 +257,8 @@ export class Exchanges {
       const found = await ask("rows", this.query(this.asked, block), this.stop.signal);
       if (round !== this.round) return;
       this.loading = false;
-      blocks.set(block, this.made(found)); // of the list of before, where another was shown meanwhile
+      const rows = this.made(found);
+      blocks.set(block, blocks === this.blocks ? this.came(rows) : rows); // of the list of before, where another was shown meanwhile
       if (this.blocks.size > KEPT) {
         const now = Math.floor(this.rows.position / BLOCK);
         const far = [...this.blocks.keys()].sort((a, b) => Math.abs(b - now) - Math.abs(a - now))[0];
@@ -344,6 +369,14 @@ export class Exchanges {
     } catch (failure) {
       if (!givenUp(failure)) throw failure;
     }
+  }
+
+  /** No row is chosen any more. */
+  forget() {
+    this.key = "";
+    this.index = this.wanted = -1;
+    this.box.removeAttribute("aria-activedescendant");
+    this.rows.refresh(true);
   }
 
   /** The row that is chosen, if it is at hand. */

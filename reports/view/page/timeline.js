@@ -2,7 +2,7 @@
 
 import { ask } from "./api.js";
 import { Picture } from "./picture.js";
-import { counted, duration, keyOf, printable, since } from "./text.js";
+import { counted, duration, keyOf, printable, told } from "./text.js";
 
 const WIDEST = 250;
 /** Pixels for names, at most. */
@@ -49,6 +49,18 @@ export function following(bands) {
     begins.set(band.name, band.began);
   }
   return found;
+}
+
+/**
+ * A name in so many letters. The end of a connection's stays: its broker's port tells it.
+ * @param {string} name
+ * @param {number} most
+ * @returns {string}
+ */
+export function shortened(name, most) {
+  if (name.length <= most) return name;
+  const end = /:\d+(#\d+)?$/.exec(name)?.[0] ?? "";
+  return end.length + 2 > most ? `${name.slice(0, most - 1)}…` : `${name.slice(0, most - 1 - end.length)}…${end}`;
 }
 
 export class Timeline extends Picture {
@@ -177,7 +189,7 @@ export class Timeline extends Picture {
     const ticks = Math.max(1, Math.min(5, Math.floor(room / 160))); // the last one ends where the others begin
     for (let tick = 0; tick <= ticks; tick++) {
       context.textAlign = tick === ticks ? "right" : "left";
-      context.fillText(`${since(Math.round(drawn.first + (span * tick) / ticks), this.begin)} s`, this.left + (room * tick) / ticks, 10);
+      context.fillText(told(Math.round(drawn.first + (span * tick) / ticks), this.begin), this.left + (room * tick) / ticks, 10);
     }
     this.say();
   }
@@ -198,7 +210,7 @@ export class Timeline extends Picture {
     context.fillStyle = colour("--ink");
     context.textAlign = "left";
     const shown = printable(text), most = Math.max(4, Math.floor((this.left - 16) / LETTER) - more.length);
-    context.fillText((shown.length > most ? `${shown.slice(0, most - 1)}…` : shown) + more, 6, y + TALL / 2);
+    context.fillText(shortened(shown, most) + more, 6, y + TALL / 2);
   }
 
   say() {
@@ -206,7 +218,7 @@ export class Timeline extends Picture {
     if (!drawn || !track) return;
     const at = this.place;
     this.told.textContent = at >= 0
-      ? `${printable(track.name)}: ${since(drawn.first + (track.column[at] ?? 0) * drawn.step, this.begin)} s, longest ${duration(track.lasting[at] ?? 0)}${track.error[at] ? ", with an error" : ""}`
+      ? `${printable(track.name)}: ${told(drawn.first + (track.column[at] ?? 0) * drawn.step, this.begin)}, longest ${duration(track.lasting[at] ?? 0)}${track.error[at] ? ", with an error" : ""}`
       : `${counted(drawn.tracks.length)} tracks by ${drawn.by}${drawn.others ? `, ${counted(drawn.others)} with fewer exchanges are left out` : ""}; hatched: rebalances. ↑ ↓ ← → Enter, w s a d: zoom in, zoom out, earlier, later; y: tracks by something else`;
   }
 

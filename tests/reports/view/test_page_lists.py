@@ -202,10 +202,14 @@ def test_pairs_by_keys_alone_on_a_phone(chromium: Any, points: Asking) -> None:
         opened.wait("document.activeElement.id === 'request'")
         page.keyboard.press("End")
         page.locator('#request .row[aria-selected="true"]').wait_for()
-        opened.wait(f"{MARKED} !== ''")
         page.keyboard.press("b")
         opened.wait("document.activeElement.id === 'bytes'")
+        opened.wait(f"{MARKED} !== ''")
         page.keyboard.press("Home")
+        page.locator("#status", has_text="length: int32").wait_for()
+        page.locator("#sides [aria-selected=true]", has_text="bytes").focus()
+        page.keyboard.press("ArrowLeft")
+        page.keyboard.press("ArrowLeft")
         page.locator('#request .row[aria-selected="true"]', has_text="length").wait_for()
         page.keyboard.press("r")  # the answers
         page.locator("#title-request", has_text="client.pcap: response").wait_for()
@@ -217,6 +221,8 @@ def test_pairs_by_keys_alone_on_a_phone(chromium: Any, points: Asking) -> None:
         snapshot = SNAPSHOTS / "pairs.aria"
         shown = "\n".join(page.locator(selector).aria_snapshot() for selector in ("#twice", "#others-head"))
         assert shown == snapshot.read_text(encoding="utf-8").strip()
+        page.keyboard.press("Escape")
+        opened.wait("document.activeElement.id === 'other'")
         page.keyboard.press("Escape")
         opened.wait("document.activeElement.id === 'list'")
         page.keyboard.press("d")  # those that differ: none was judged here, and all are there
