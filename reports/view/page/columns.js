@@ -203,9 +203,21 @@ export function parts(row) {
  */
 export function spent(row) {
   const said = PARTS.filter((part) => row[part]).map((part) => `${/** @type {Record<string, string>} */ (SAID)[part]} ${duration(row[part])}`);
-  if (!said.length || row.total_us === null) return "";
+  if ((!said.length && !bounds(row)) || row.total_us === null) return "";
   const known = PARTS.every((part) => row[part] !== null);
-  return `${duration(row.total_us)}: ${said.join(" + ")}${known ? "" : ", the rest is unknown"}`;
+  const rest = known ? "" : bounds(row) || "the rest is unknown";
+  return `${duration(row.total_us)}: ${[said.join(" + "), rest].filter(Boolean).join(", ")}`;
+}
+
+/**
+ * The broker's own time between its bounds, where it cannot be told exactly: acks=all also waits for replicas.
+ * @param {Row} row
+ * @returns {string} empty: it is known, or nothing is
+ */
+export function bounds(row) {
+  const { broker_us: exact, broker_low_us: low, broker_high_us: high } = row;
+  if (exact !== null || low === undefined || low === null || high === null) return "";
+  return `broker ${duration(low)} to ${duration(high)}, held the rest`;
 }
 
 const SAID = { queue_us: "queue", muted_us: "throttled", network_us: "network", hold_us: "held on purpose", broker_us: "broker" };

@@ -1,7 +1,7 @@
 /** The list of exchanges: a window of what the filter chooses, fetched as it comes into sight. */
 
 import { ask, givenUp } from "./api.js";
-import { PARTS, widths } from "./columns.js";
+import { PARTS, bounds, widths } from "./columns.js";
 import { LETTERS } from "./notes.js";
 import { Rows, heading, menuKey, moved, say } from "./rows.js";
 import { duration, printable } from "./text.js";
@@ -199,7 +199,7 @@ export class Exchanges {
    */
   query(asked, block) {
     const needs = new Set(this.columns.flatMap((column) => column.needs));
-    for (const name of ["status", "errors", "latency_us", "hold_us", "request_state", "response_state", "reason", "topics", "group_id", "connection", "client_id", "transactional_id", "api", "total_us", ...PARTS]) needs.add(name);
+    for (const name of ["status", "errors", "latency_us", "hold_us", "request_state", "response_state", "reason", "topics", "group_id", "connection", "client_id", "transactional_id", "api", "total_us", "broker_low_us", "broker_high_us", ...PARTS]) needs.add(name);
     return { ...asked, start: block * BLOCK, count: BLOCK, columns: [...needs].join(",") };
   }
 
@@ -329,11 +329,12 @@ export class Exchanges {
     const known = PARTS.every((part) => row[part] !== null);
     cell.classList.toggle("unknown", !known && row.total_us !== null);
     PARTS.forEach((part, at) => {
-      const share = row.total_us ? Math.max(0, row[part] ?? 0) / row.total_us : 0;
+      const least = part === "broker_us" && bounds(row) ? row.broker_low_us : 0; // at least: the rest stays hatched
+      const share = row.total_us ? Math.max(0, row[part] ?? least) / row.total_us : 0;
       /** @type {HTMLElement} */ (cell.children[at]).style.width = `${(share * 100).toFixed(1)}%`;
     });
     const said = PARTS.filter((part) => row[part]).map((part) => `${part.replace("_us", "")} ${duration(row[part])}`);
-    cell.title = (row.total_us === null ? "no answer" : [...said, known ? "" : "held or broker: unknown"].filter(Boolean).join(", "));
+    cell.title = (row.total_us === null ? "no answer" : [...said, known ? "" : bounds(row) || "held or broker: unknown"].filter(Boolean).join(", "));
     cell.setAttribute("aria-label", cell.title);
   }
 

@@ -13,7 +13,7 @@ const LETTER = 6.7;
 /** Pixels of a letter. */
 
 /**
- * @typedef {{name: string, filter: string, exchanges: number, column: number[], lasting: number[], error: boolean[],
+ * @typedef {{name: string, filter: string, exchanges: number, column: number[], lasting: number[], error: boolean[], held: boolean[],
  *   link: number[], exchange: number[], reply: number[]}} Track
  * @typedef {{kind: string, name: string, began: number, ended: number | null, text: string, stopped: number}} Band
  * @typedef {{first: number, step: number, columns: number, links: string[][], tracks: Track[], others: number, bands: Band[], by?: string}} Drawn
@@ -176,7 +176,10 @@ export class Timeline extends Picture {
         context.fillStyle = colour(bad ? "--bad" : "--broker");
         const above = bad ? 2 : 4;
         track.error.forEach((error, at) => {
-          if (error === bad) context.fillRect(left(at), row + above, Math.min(wide(at), clientWidth - 8 - left(at)), TALL - 2 * above);
+          if (error !== bad) return;
+          const from = left(at), until = from + Math.min(wide(at), clientWidth - 8 - from);
+          if (!track.held[at]) return context.fillRect(from, row + above, until - from, TALL - 2 * above);
+          for (let x = from; x < until; x += 5) context.fillRect(x, row + above, Math.min(2, until - x), TALL - 2 * above); // held on purpose
         });
       }
       if (index === this.track && this.place >= 0) {
@@ -218,8 +221,8 @@ export class Timeline extends Picture {
     if (!drawn || !track) return;
     const at = this.place;
     this.told.textContent = at >= 0
-      ? `${printable(track.name)}: ${told(drawn.first + (track.column[at] ?? 0) * drawn.step, this.begin)}, longest ${duration(track.lasting[at] ?? 0)}${track.error[at] ? ", with an error" : ""}`
-      : `${counted(drawn.tracks.length)} tracks by ${drawn.by}${drawn.others ? `, ${counted(drawn.others)} with fewer exchanges are left out` : ""}; hatched: rebalances. ↑ ↓ ← → Enter, w s a d: zoom in, zoom out, earlier, later; y: tracks by something else`;
+      ? `${printable(track.name)}: ${told(drawn.first + (track.column[at] ?? 0) * drawn.step, this.begin)}, longest ${duration(track.lasting[at] ?? 0)}${track.held[at] ? ", held on purpose" : ""}${track.error[at] ? ", with an error" : ""}`
+      : `${counted(drawn.tracks.length)} tracks by ${drawn.by}${drawn.others ? `, ${counted(drawn.others)} with fewer exchanges are left out` : ""}; hatched: rebalances, and what was held on purpose. ↑ ↓ ← → Enter, w s a d: zoom in, zoom out, earlier, later; y: tracks by something else`;
   }
 
   /** @param {MouseEvent} event */
