@@ -78,9 +78,11 @@ class Columns:
         if name in self.integers:
             ends = self.range(name)
             return ends is not None and ends[0] == ends[1] and self.has_no_null(name)
-        if name in LISTS or len(self.values[name]) != 1:
+        if name in LISTS or not self.n:
             return False
-        return all(int(self.codes[name][part].min()) >= 0 for part in blocks(len(self.codes[name])))
+        codes = self.codes[name]
+        first = codes[0]  # values may be listed that no exchange has
+        return bool(first >= 0) and all((codes[part] == first).all() for part in blocks(self.n))
 
     def range(self, name: str) -> tuple[int, int] | None:
         """Get the smallest and largest number of a column; None if all are null. Cached."""
