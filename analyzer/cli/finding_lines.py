@@ -30,6 +30,7 @@ from kwire.analyzer.findings.query import SEVERITIES, Query
 from kwire.analyzer.findings.rules import POLICIES, RULES
 from kwire.analyzer.findings.wording import lasting, moment
 from kwire.analyzer.frame.parquet import RowGroups, StoredFrame
+from kwire.analyzer.options.commands import loaded
 
 if TYPE_CHECKING:
     from kwire.analyzer.options.questions import FindingsOptions
@@ -46,14 +47,16 @@ def findings(options: FindingsOptions) -> int:
     if not options.sources:
         raise UsageError("findings of what?", "kwire findings CAPTURE, or DATASET; --explain CODE needs neither")
     notes: list[str] = []
+    datasets: list[StoredDataset] = []
     with contextlib.ExitStack() as stack:
-        rows, shown = selected(_datasets(options, stack), options, notes)
+        rows, shown = selected(_listed(_datasets(options, stack), datasets), options, notes)
+        happened = _happened(datasets, shown, options)
     with paged() as out:
         if options.json:
             out.writelines(json_text(_plain(row)) + "\n" for row in shown)
         else:
             width, several = reading_width(), len({row["capture"] for row in shown}) > 1
-            for line in _text(shown, len(rows) - len(shown), several):
+            for line in (*_text(shown, len(rows) - len(shown), several), *happened):
                 out.write("\n".join(folded(line, "    ", width)) + "\n")
     if options.json and len(rows) > len(shown):
         notes.append(f"{len(rows) - len(shown)} ignored (--ignore)")
@@ -63,6 +66,31 @@ def findings(options: FindingsOptions) -> int:
         SEVERITIES.index(row["severity"]) >= SEVERITIES.index(options.fail_on) for row in shown
     )
     return EXIT_BAD if bad else 0
+
+
+HAPPENED = 3
+"""Events of the story that findings without trouble end with."""
+
+HAPPENED_ROWS = 1_000_000
+"""Exchanges of the datasets up to which the story takes no longer than the findings."""
+
+
+def _listed(datasets: Iterable[StoredDataset], into: list[StoredDataset]) -> Iterator[StoredDataset]:
+    for dataset in datasets:
+        into.append(dataset)
+        yield dataset
+
+
+def _happened(datasets: list[StoredDataset], shown: list[dict[str, Any]], options: FindingsOptions) -> list[str]:
+    """Lines about what happened, where all findings were asked for and there is no trouble."""
+    trouble = any(row["severity"] != "note" for row in shown)
+    if options.json or options.only or options.ignore or trouble:
+        return []
+    if sum(dataset.exchanges.count_rows() for dataset in datasets) > HAPPENED_ROWS:
+        return ["kwire story tells what happened."]
+    highlights = loaded("kwire.analyzer.story.command:highlights")  # stands above this package
+    lines = [line for dataset in datasets for line in highlights(dataset, HAPPENED)]
+    return ["", "what happened (kwire story tells more):", *(f"  {line}" for line in lines)] if lines else []
 
 
 def selected(
