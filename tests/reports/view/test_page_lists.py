@@ -260,6 +260,22 @@ def test_records_lead_to_their_bytes_and_follow_the_filter(look: Look) -> None:
         opened.wait("document.activeElement.id === 'response'")
 
 
+@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (1440, "dark"), (390, "light"), (390, "dark")])
+def test_every_view_fits_and_is_readable(look: Look, tmp_path: Path, width: int, scheme: str) -> None:
+    with look("beside=", width=width, scheme=scheme) as opened:
+        page = opened.page
+        for name in ("exchanges", "records", "connections", "ladder", "timeline"):
+            page.get_by_role("tab", name=name).click()
+            page.wait_for_load_state("networkidle")
+            opened.drawn()
+            page.screenshot(path=tmp_path / f"{name}.png")
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+            assert page.evaluate(CONTRAST) == [], name
+            assert page.evaluate(
+                "[...document.querySelectorAll('#listing, #tabs')].every(one => one.offsetHeight > 20)"
+            )
+
+
 CUT = """(places) => places.filter(one => {
   const box = document.querySelector(one), wide = box.scrollWidth > box.clientWidth + 1;
   return box.checkVisibility() && (wide || box.getBoundingClientRect().right > innerWidth + 1);
