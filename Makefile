@@ -115,7 +115,7 @@ out/docs-venv/installed: docs/requirements.txt
 lock: $(VENV)/installed
 	@echo "== uv: pyproject.toml -> requirements.lock, with the hashes of all files of each package"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.9'
-	$(BIN)/uv pip compile --quiet --native-tls --extra dev --extra spark --extra sql --extra tls --extra urls --extra view --python-version 3.11 \
+	$(BIN)/uv pip compile --quiet --native-tls --extra dev --extra metrics --extra spark --extra sql --extra tls --extra urls --extra view --extra payloads --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-emit-find-links --no-header --upgrade \
 		--output-file requirements.lock pyproject.toml
 	@echo "== next: make test installs it; then $(BIN)/python tools/licenses.py writes LICENSES.md again"

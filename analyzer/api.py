@@ -36,6 +36,7 @@ from kwire.analyzer.frame import cells
 from kwire.analyzer.frame.arrow import distinct, plain
 from kwire.analyzer.messages.exchange import Exchange
 from kwire.analyzer.messages.raw_messages import Messages
+from kwire.analyzer.payloads.options import PayloadOptions
 from kwire.analyzer.pipeline.drive import Sink, drive
 from kwire.analyzer.pipeline.points import (
     BATCHES,
@@ -102,6 +103,10 @@ def analyze(
     keep_bytes: bool = False,
     keep_secrets: bool = False,
     meaning: bool = True,
+    journeys: bool = True,
+    schemas: str | os.PathLike[str] | None = None,
+    registry: str | None = None,
+    payloads: bool = False,
     append: bool = False,
     wait: bool = False,
     progress: Progress | None = None,
@@ -117,10 +122,21 @@ def analyze(
     headers, checksums checked), `meta` (a row a record, without content) or `full` (with it); decompressed_limit,
     decompressed_ratio: what one batch may become, in bytes and times its size. keep_bytes: also the table `messages`;
     keep_secrets: nothing in it overwritten; meaning: also what the traffic means (the tables of `tables.MEANING`; of
-    a filtered capture they stay empty); append: add to the dataset at `out`; wait: for another process that is writing
-    it. Raises CaptureError, LogError and DatasetError."""
+    a filtered capture they stay empty); journeys: of these also `journeys`; schemas, registry, payloads: decode keys
+    and values of records (records="full"): with the schemas of a folder, with those of a registry (its URL), as far as
+    no schema is needed; append: add to the dataset at `out`; wait: for another process that is writing it. Raises
+    CaptureError, LogError and DatasetError."""
     choice = AnalysisOptions.of(
-        filter, connection, keep_bytes, records, decompressed_limit, decompressed_ratio, keep_secrets, meaning
+        filter,
+        connection,
+        keep_bytes,
+        records,
+        decompressed_limit,
+        decompressed_ratio,
+        keep_secrets,
+        meaning,
+        journeys,
+        PayloadOptions.of(None if schemas is None else os.fspath(schemas), registry, payloads),
     )
     how = ReadOptions(rotated, ports, threads, window_bytes, frame_limit, keylogs)
     return decode(captures, out, how, choice, append=append, wait=wait, progress=progress, stdin=stdin)

@@ -37,6 +37,7 @@ import numpy
 from kwire.captures import native, shipped
 from kwire.captures.cache import cache_root, content_of, ours_alone, python_files, replace
 from kwire.captures.errors import KwireError
+from kwire.captures.extras import install
 
 # What kernels take and give. Numba infers its own types; these let mypy check the calls between kernels.
 Int: TypeAlias = Any
@@ -166,7 +167,7 @@ class CompilerMissingError(KwireError):
         reason = came_along().reason or "this installation brought none for this machine"
         super().__init__(
             f"kernels have to be compiled, and Numba is not installed ({reason})",
-            "pip install 'kwire[compile]' (210 MB)",
+            install("compile"),
         )
 
 

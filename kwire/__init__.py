@@ -9,6 +9,7 @@
     for finding in kwire.findings("orders.pcap"):       # also of a dataset; story, sql, report as well
         print(finding.severity, finding.code, finding.text)
     kwire.sql("DATASET", "SELECT * FROM latency_by_api").to_pandas()
+    kwire.compare("before.pcap", "after.pcap").changes  # what changed on the wire
     kwire.replay("orders.pcap", to="localhost:9092", out="RUN")
     kwire.register(spark, "DATASET")                    # tables and views in your own Spark session
 
@@ -28,11 +29,15 @@ if TYPE_CHECKING:
     from kwire.captures.errors import CaptureError, KwireError
     from kwire.replay import replay
     from kwire.reports import register, register_source
-    from kwire.reports.api import Evidence, Finding, findings, report, sql, story
+    from kwire.reports.api import Evidence, Finding, compare, findings, report, sql, story
+    from kwire.reports.compare.change import Change
+    from kwire.reports.compare.comparison import Comparison
     from kwire.reports.query_errors import QueryError
 
 __all__ = [
     "CaptureError",
+    "Change",
+    "Comparison",
     "Dataset",
     "DatasetError",
     "Event",
@@ -46,6 +51,7 @@ __all__ = [
     "UsageError",
     "__version__",
     "analyze",
+    "compare",
     "exchanges",
     "findings",
     "open_dataset",
@@ -59,6 +65,8 @@ __all__ = [
 
 _HOMES = {
     "CaptureError": "kwire.captures.errors",
+    "Change": "kwire.reports.compare.change",
+    "Comparison": "kwire.reports.compare.comparison",
     "DatasetError": "kwire.analyzer.dataset.dataset",
     "Event": "kwire.analyzer.story.events",
     "Evidence": "kwire.reports.api",
@@ -67,6 +75,7 @@ _HOMES = {
     "KwireError": "kwire.captures.errors",
     "QueryError": "kwire.reports.query_errors",
     "UsageError": "kwire.analyzer.common.errors",
+    "compare": "kwire.reports.api",
     "findings": "kwire.reports.api",
     "register": "kwire.reports",
     "register_source": "kwire.reports",

@@ -18,7 +18,6 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from kwire.analyzer.cli.parser import EXIT_INTERRUPTED
@@ -28,7 +27,7 @@ from kwire.analyzer.common.escapes import printable
 from kwire.analyzer.common.listing import listed
 from kwire.analyzer.dataset import dataset
 from kwire.analyzer.live.stop_conditions import ended_by, interrupted_by_others
-from kwire.analyzer.options.replay import DiffOptions, ReplayOptions
+from kwire.analyzer.options.replay import ANY, NEVER, SLOWER, UNEXPECTED, DiffOptions, ReplayOptions
 from kwire.analyzer.pipeline.read_options import ReadOptions
 from kwire.replay import inputs, outcome, request, run
 from kwire.replay.audit import auditor
@@ -48,13 +47,11 @@ from kwire.replay.source import MemorySource, PlannedWindow, Source
 EXIT_NOT_VALID: Final = 3
 EXIT_NOTHING_SENT: Final = 2
 EXIT_DIFFERS: Final = 1
-ANY, UNEXPECTED, SLOWER, NEVER = "any", "unexpected", "slower", "never"
-"""What `--fail-on` counts."""
 _Done = TypeVar("_Done")
 
 
 @contextlib.contextmanager
-def _telling() -> Iterator[Callable[[str], None] | None]:
+def telling() -> Iterator[Callable[[str], None] | None]:
     """A line on stderr that says how far a run is, where that is a terminal; it goes away at the end."""
     if not sys.stderr.isatty():
         yield None
@@ -71,7 +68,7 @@ def _telling() -> Iterator[Callable[[str], None] | None]:
         tell("")
 
 
-def _announce(tell: Callable[[str], None] | None, line: str) -> None:
+def announce(tell: Callable[[str], None] | None, line: str) -> None:
     """A note that is told before anything is sent, above the line that says how far the run is."""
     if tell is not None:
         tell("")
@@ -79,7 +76,7 @@ def _announce(tell: Callable[[str], None] | None, line: str) -> None:
     sys.stderr.flush()
 
 
-def _until_ended(work: Coroutine[Any, Any, _Done]) -> _Done:
+def until_ended(work: Coroutine[Any, Any, _Done]) -> _Done:
     """Run a coroutine to its end. The first Ctrl-C, SIGTERM or SIGHUP cancels it, and its end is awaited; if it only
     ends then, KeyboardInterrupt is raised. (asyncio itself hears Ctrl-C alone, and that not where a shell has it
     ignored.)"""
@@ -160,9 +157,9 @@ def _round(
 ) -> int:
     """Send the capture once, and tell how it went; the exit code."""
     out = options.out or ""
-    with _telling() as tell:
-        announce = functools.partial(_announce, tell)
-        result = _until_ended(run.replay(source, wanted, dial, out, notes, options.wait, tell, announce))
+    with telling() as tell:
+        tell_first = functools.partial(announce, tell)
+        result = until_ended(run.replay(source, wanted, dial, out, notes, options.wait, tell, tell_first))
     for note in dict.fromkeys(notes):
         sys.stderr.write(f"note: {printable(note)}\n")
     if options.json:
@@ -243,7 +240,7 @@ def _audit(options: ReplayOptions, audited: str) -> int:
         raise UsageError("--audit needs --to HOST:PORT", "the target that the RUN was sent to")
     host, port = request.address(options.to)
     access = request.access(options)
-    result = _until_ended(auditor.audit(audited, host, port, access.dial(host, port), access.reach(host, port)))
+    result = until_ended(auditor.audit(audited, host, port, access.dial(host, port), access.reach(host, port)))
     for reason in (*filter(None, (result.elsewhere,)), *result.unread):
         sys.stderr.write(f"note: {printable(reason)}\n")
     if options.json:
@@ -280,7 +277,7 @@ def _dry_run(options: ReplayOptions, source: Source, wanted: Options, dial: link
         offers = options.assumed
         run_plan = source.first_pass(wanted, offers, topology)
     else:
-        run_plan, target, warnings = _until_ended(answered())
+        run_plan, target, warnings = until_ended(answered())
         offers, topology = target.offers, target.topology
     wanted, planned, cluster = run_plan.options, run_plan.plan, run_plan.cluster
     allowed = wanted.access.reach(wanted.host, wanted.port)
@@ -299,7 +296,7 @@ def _dry_run(options: ReplayOptions, source: Source, wanted: Options, dial: link
         return 0
     sys.stdout.write(plan_text(rows))
     if not assumed:
-        _announce(None, allowed.text(topology.nodes))
+        announce(None, allowed.text(topology.nodes))
     for note in [*warnings, *([] if wanted.seed_topics else lacks)]:
         sys.stderr.write(f"note: {printable(note)}\n")
     return 0
@@ -430,7 +427,7 @@ def diff(options: DiffOptions) -> int:
         "junit": lambda: junit.as_junit(comparison),
     }[form]()
     if options.out:
-        _write(options.out, written)
+        output_file.write_text(options.out, written)
     else:
         sys.stdout.write(written)
     kinds = {difference.kind == SLOWER_KIND for difference in comparison.differences if difference.unexpected}
@@ -438,12 +435,3 @@ def diff(options: DiffOptions) -> int:
     if counted:
         return EXIT_DIFFERS
     return EXIT_NOT_VALID if comparison.ended and options.fail_on != NEVER else 0
-
-
-def _write(path: str, text: str) -> None:
-    """A file for its owner only: it may show what was captured."""
-    try:
-        with output_file.written(path) as partial:
-            Path(partial).write_text(text, encoding="utf-8")
-    except OSError as failure:
-        raise UsageError(f"{path}: {failure.strerror}", "name a file that can be written") from None

@@ -129,7 +129,7 @@ def open_source(
         captured = read(captures, how=how, filter=filter, notes=notes, report=report)
         return MemorySource(prepared(captured, options, notes))
 
-    in_windows = _is_large(paths, how, filter) if options.in_windows is None else options.in_windows
+    in_windows = is_large(paths, how, filter) if options.in_windows is None else options.in_windows
     if not in_windows:
         return in_memory()
     _check_windows(paths, how, filter, twice=options.survey)
@@ -161,8 +161,9 @@ def open_source(
     return TwoPassSource(reader)
 
 
-def _is_large(paths: list[str], how: ReadOptions, filter: Any) -> bool:
-    """Is it one capture point that can be read twice, and too large to be held in memory by default?"""
+def is_large(paths: list[str], how: ReadOptions, filter: Any) -> bool:
+    """Say whether captures, or a dataset, are one capture point that can be read twice, and too large to be held in
+    memory by default."""
     if dataset.is_dataset(paths[0]):
         stored = dataset.open_dataset(paths[0])
         large = stored.coverage.get("payload_bytes", 0) >= LARGE

@@ -55,10 +55,11 @@ _CHOICES: Final = {
 """Options that are one of a few words, the first by default. The command line refuses others by itself."""
 
 
-def address(text: str) -> tuple[str, int]:
+def address(text: str, option: str = "--to") -> tuple[str, int]:
+    """Parse HOST:PORT. Raises UsageError, which names the option."""
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise UsageError(f"--to {text}: not HOST:PORT", "as in --to localhost:9092")
+        raise UsageError(f"{option} {text}: not HOST:PORT", f"as in {option} localhost:9092")
     return host.strip("[]"), int(port)
 
 

@@ -19,6 +19,14 @@ class UnsupportedSqlError(Exception):
     """Why the embedded engine does not take a query."""
 
 
+class TranslatorError(UnsupportedSqlError):
+    """The translator of people's own questions (sqlglot) is not installed, or cannot be used."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
 class UnknownColumn(Exception):
     """A query names a column that there is not."""
 

@@ -14,8 +14,9 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kwire.captures.errors import KwireError
+from kwire.captures.extras import install
 from kwire.reports import relations
-from kwire.reports.engine_protocol import Engine, UnknownColumn, UnsupportedSqlError
+from kwire.reports.engine_protocol import Engine, TranslatorError, UnknownColumn, UnsupportedSqlError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,12 +37,10 @@ class EngineError(KwireError):
 OLDEST_DUCKDB = (2, 0)
 """Older ones lack functions that the views are made of (found with 1.5.6)."""
 
-INSTALL = "pip install 'kwire[sql]' (133 MB)"
-
 
 def installed() -> bool:
     """Whether the embedded engine is there."""
-    return all(importlib.util.find_spec(name) is not None for name in ("duckdb", "sqlglot"))
+    return importlib.util.find_spec("duckdb") is not None
 
 
 def embedded_engine() -> Any:
@@ -69,10 +68,10 @@ def choose(options: EngineOptions) -> str:
         if spark_only:
             raise EngineError(f"--{spark_only} is a matter of Spark", "leave out --engine embedded")
         if not installed():
-            raise EngineError("the embedded engine is not installed", f"{INSTALL}, or --engine spark")
+            raise EngineError("the embedded engine is not installed", f"{install('sql')}, or --engine spark")
         return EMBEDDED
     if engine == AUTO and not spark_only and not installed() and importlib.util.find_spec("pyspark") is None:
-        raise EngineError("what answers SQL is not installed", f"{INSTALL}; for clusters 'kwire[spark]' (594 MB)")
+        raise EngineError("what answers SQL is not installed", f"{install('sql')}; for clusters {install('spark')}")
     return SPARK if engine == SPARK or spark_only or not installed() else EMBEDDED
 
 
@@ -134,6 +133,14 @@ class _Spark:
             return self._engine
 
 
+def _without_spark(why: UnsupportedSqlError) -> EngineError:
+    """The error of a query that the embedded engine does not take, where nobody else can be asked."""
+    if isinstance(why, TranslatorError):
+        return EngineError(str(why), why.hint)
+    message = f"the engine inside this process does not take {why}, and Spark, which may, is not installed"
+    return EngineError(message, install("spark"))
+
+
 _ONLY_ASK = ("SELECT", "WITH", "FROM", "VALUES", "EXPLAIN", "DESC", "SHOW")
 """How statements begin that leave everything as it is."""
 
@@ -160,6 +167,8 @@ class _EmbeddedFirst:
         except UnknownColumn as failure:
             raise unknown_column(query, failure.name, failure.near) from None
         except UnsupportedSqlError as why:
+            if importlib.util.find_spec("pyspark") is None:
+                raise _without_spark(why) from None
             if self._verbose:
                 sys.stderr.write(f"note: Spark answers this: the embedded engine does not take {why}\n")
         self._own = not query.lstrip(" \t\n(").upper().startswith(_ONLY_ASK)

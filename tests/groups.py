@@ -1,16 +1,16 @@
 """Groups of tests that `make test` leaves out, but for one test of each, so that it takes minutes.
 
 In: collected tests, how long each took. Out: markers on them, and files that are slow. A test is in the group of a
-fixture that it takes, or of its file; the first that fits counts. `make test-all` runs everything, `make test-group
-GROUP=spark` one of them. Rule: a file whose tests take more than 20 s together belongs in a group; the end of a run
-names those that do not (`REPORT_SECONDS`).
+fixture that it takes, of its file (or of tests in it that are named), or of its own name; the first that fits counts.
+`make test-all` runs everything, `make test-group GROUP=spark` one of them. Rule: a file whose tests take more than 20 s
+together belongs in a group; the end of a run names those that do not (`REPORT_SECONDS`).
 """
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from pathlib import Path, PurePath
+from pathlib import Path
 
 import pytest
 
@@ -45,17 +45,18 @@ BY_FILE = {
     ),
     "broker": (
         "brokers/", "replay/test_replaying.py", "replay/test_commands.py", "replay/test_shadowing.py",
-        "replay/test_broken_targets.py", "replay/test_live_traffic.py", "replay/send/test_workers.py",
+        "replay/test_rehearse.py", "replay/test_broken_targets.py", "replay/test_live_traffic.py",
+        "replay/send/test_workers.py",
         "analyzer/live/test_watch.py", "analyzer/live/test_analyze.py",
         "analyzer/live/test_record.py", "captures/live/", "replay/send/test_login.py", "replay/test_regressions.py",
-        "analyzer/findings/test_extensions.py",
+        "analyzer/findings/test_extensions.py", "analyzer/export/test_command.py",
     ),
     "browser": ("reports/view/test_page.py", "reports/view/test_page_late.py", "reports/view/test_page_lists.py"),
     "fuzz": ("fuzz/", "captures/chunks/test_chunks.py", "analyzer/test_secrets.py"),
     "kill": (
         "analyzer/dataset/test_locks.py", "analyzer/live/test_folder_checkpoint.py", "replay/test_lost_workers.py",
         "analyzer/live/test_follow_folder.py", "analyzer/checkpoints/test_resumable_reader.py",
-        "replay/test_two_writers.py",
+        "replay/test_two_writers.py", "analyzer/dataset/test_dataset.py::test_a_kill_at_every_step",
     ),
     "growth": (
         "reports/test_clock_jumps.py", "analyzer/test_forgetting.py", "replay/audit/test_acknowledged.py",
@@ -68,8 +69,13 @@ BY_FILE = {
     "sweep": (
         "witness/test_witness.py", "replay/plan/test_flow.py", "replay/plan/test_windows.py",
         "analyzer/pipeline/test_shares.py", "analyzer/bulk/test_loss.py",
+        "analyzer/story/test_story.py::test_a_few_rows_at_a_time",
+        "analyzer/bulk/test_partitions.py::test_partitions_are_what_the_bodies_say[cluster-",
+        "captures/test_packets.py::test_rows_of_a_shared_capture_are_those_of_dpkt",
     ),
 }
+
+BY_NAME = {"test_the_same_with_bounds_checks_and_without_compiling": "compiler"}
 
 SMOKE = (
     "reports/test_views.py::test_every_view_has_the_columns_that_it_explains",
@@ -90,8 +96,9 @@ def group_of(item: pytest.Item) -> str | None:
     for fixture, group in BY_FIXTURE.items():
         if fixture in getattr(item, "fixturenames", ()):
             return group
-    path = PurePath(item.nodeid.partition("::")[0]).relative_to("tests").as_posix()
-    return next((group for group, files in BY_FILE.items() if path.startswith(files)), None)
+    test = item.nodeid.removeprefix("tests/")
+    by_file = (group for group, files in BY_FILE.items() if test.startswith(files))
+    return next(by_file, BY_NAME.get(test.rpartition("::")[2].partition("[")[0]))
 
 
 def mark(items: list[pytest.Item]) -> None:

@@ -26,7 +26,9 @@ def test_the_makefile_leaves_out_every_group_and_runs_it_after() -> None:
 
 @pytest.mark.parametrize("file", FILES)
 def test_what_a_group_names_is_there(file: str) -> None:
-    assert (ROOT / "tests" / file).exists()
+    path, _, test = file.partition("::")
+    assert (ROOT / "tests" / path).exists()
+    assert f"def {test.partition('[')[0]}" in ((ROOT / "tests" / path).read_text(encoding="utf-8") if test else "def ")
 
 
 @pytest.mark.parametrize("test", groups.SMOKE)

@@ -33,7 +33,7 @@ def program(notebook: Path) -> str:
 
 
 def test_there_is_one_for_each_library() -> None:
-    assert {path.stem for path in NOTEBOOKS} >= {"pandas", "duckdb", "spark"}
+    assert {path.stem for path in NOTEBOOKS} >= {"pandas", "polars", "duckdb", "spark"}
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])

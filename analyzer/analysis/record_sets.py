@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -16,9 +17,11 @@ import pyarrow as pa
 from kwire.analyzer.bulk import state as s
 from kwire.analyzer.bulk.rows import Exchanges, Names, Window, no_exchanges
 from kwire.analyzer.dataset.parquet_files import ROW_GROUP_ROWS
+from kwire.analyzer.payloads.options import PayloadOptions
 from kwire.analyzer.protocol import api_keys as api_names
 from kwire.analyzer.records.arrow_tables import (
     FETCH,
+    FULL,
     NO_RECORDS,
     PRODUCE,
     WITHOUT,
@@ -31,14 +34,22 @@ from kwire.analyzer.records.arrow_tables import (
 from kwire.analyzer.records.batches import Limits
 from kwire.captures.kernels import NULL
 
+if TYPE_CHECKING:
+    from kwire.analyzer.payloads.columns import PayloadColumns
+
 GROUP_BYTES = 32 << 20
 """Bytes after which a row group ends early (`--records full`): they wait in memory."""
 
 
-class RowGroups:
-    """Gathers rows until they make a row group."""
+Change = Callable[[pa.Table], pa.Table]
+"""What rows of `records` become before they are handed on."""
 
-    def __init__(self) -> None:
+
+class RowGroups:
+    """Gathers rows until they make a row group. `change`: what rows of `records` become then."""
+
+    def __init__(self, change: Change | None = None) -> None:
+        self._change = change
         self._parts: dict[str, list[pa.Table]] = {}
         self._rows: dict[str, int] = {}
         self._bytes: dict[str, int] = {}
@@ -69,21 +80,38 @@ class RowGroups:
         parts = self._parts.pop(name)
         self._rows[name] = self._bytes[name] = 0
         # Each part has dictionaries of its own; Parquet wants one.
-        return parts[0] if len(parts) == 1 else pa.concat_tables(parts).unify_dictionaries()
+        table = parts[0] if len(parts) == 1 else pa.concat_tables(parts).unify_dictionaries()
+        return self._change(table) if self._change is not None and name == "records" else table
+
+
+def payload_columns(payloads: PayloadOptions, topic_name: Callable[[str], str]) -> PayloadColumns:
+    """Return what decodes keys and values of rows of `records`. Raises UsageError."""
+    decoder = payloads.decoder()
+    from kwire.analyzer.payloads.columns import PayloadColumns  # so that who decodes nothing imports nothing
+
+    return PayloadColumns(decoder, topic_name)
 
 
 class OpenedRecords:
-    """The record sets of one capture point, opened as far as `mode` says. `topic_name` gives the name for a topic's id.
+    """The record sets of one capture point, opened as far as `mode` says. `topic_name` gives the name for a topic's id,
+    and `payloads` decodes keys and values.
 
     The rows of a window come from the `tables` that follows its `take`: sets are views of the window's bytes."""
 
     def __init__(
-        self, mode: str, threads: int, limits: Limits, topic_name: Callable[[str], str], everything: bool = True
+        self,
+        mode: str,
+        threads: int,
+        limits: Limits,
+        topic_name: Callable[[str], str],
+        everything: bool = True,
+        payloads: PayloadOptions | None = None,
     ) -> None:
         self._mode = mode
         self._topic_name = topic_name
         self._everything = everything
-        self._groups = RowGroups()
+        self._payloads = payloads if mode == FULL else None
+        self._groups = self._row_groups()
         self._pool = ThreadPoolExecutor(max_workers=max(1, threads), thread_name_prefix="kwire-records")
         self._tables = RecordTables(mode, self._pool, max(1, threads), limits)
         self._waiting: list[tuple[list[RecordSets], Origins, np.ndarray]] = []
@@ -116,8 +144,13 @@ class OpenedRecords:
         after._topic_name = topic_name
         after._tables = copy.copy(self._tables)
         after._tables.counts = RecordCounts()
-        after._groups = RowGroups()
+        after._groups = after._row_groups()
         return after
+
+    def _row_groups(self) -> RowGroups:
+        """Return groups whose rows have keys and values decoded, where that was asked for."""
+        self._columns = None if self._payloads is None else payload_columns(self._payloads, self._topic_name)
+        return RowGroups(None if self._columns is None else self._columns.fill)
 
     def join(self, other: OpenedRecords) -> None:
         """Take over the other's counts and the rows that wait for more in it. Sets whose exchange has not ended have
@@ -141,6 +174,8 @@ class OpenedRecords:
             for name in ("batches", "records"):
                 if name not in WITHOUT[self._mode]:
                     yield name, empty_table(name)
+            if self._columns is not None:
+                yield "schemas", self._columns.schemas(names.capture)
         self._pool.shutdown()
 
     def _origins(self, exchanges: Exchanges) -> Origins:

@@ -1,8 +1,7 @@
 """The summary that `kwire analyze` prints, counted window by window.
 
-In: windows. Out: a dictionary (`--json`), and text. Latency quantiles (the smallest value that at least q of all do not
-exceed, here as everywhere) come from a histogram whose buckets are 1.6 % wide, so they cost no memory and add up over
-captures.
+In: windows; of latencies without waits (`own`) the exchanges as they become rows, because only then they are known.
+Out: a dictionary (`--json`), and text.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import numpy as np
 
 from kwire.analyzer.analysis.cluster_metadata import TopicIds
 from kwire.analyzer.analysis.connections import Coverage, EndedConnections
+from kwire.analyzer.analysis.latency_quantiles import Histogram, OwnLatencies
 from kwire.analyzer.bulk.exchange_tables import STATUSES
 from kwire.analyzer.bulk.rows import Exchanges, Names, Window
 from kwire.analyzer.bulk.shard_result import Connections
@@ -28,24 +28,12 @@ from kwire.analyzer.records.log_reader import LogRead
 from kwire.captures.files import FileInfo
 from kwire.captures.kernels import NULL
 
-_FINE_BITS = 6
-"""Bits after the leading one that tell buckets apart: 2**-6 is 1.6 %."""
-
 LISTED = 20
 """Topics and clients shown to people; `--json` has all, but for those beyond `MOST_COUNTED`."""
 
 MOST_COUNTED = 100_000
 """Topics, and clients, that are counted each by itself (twice as many for a while): those with the most exchanges. A
 client id is any text, and each takes a quarter of a kilobyte."""
-
-
-def _buckets(micros: np.ndarray) -> np.ndarray:
-    """The bucket of each latency: exact below 128 us, then 64 for each doubling."""
-    values = np.maximum(micros, 1).astype(np.int64)
-    exponent = np.frexp(values.astype(np.float64))[1] - 1
-    shift = np.maximum(exponent - _FINE_BITS, 0)
-    buckets: np.ndarray = (shift << _FINE_BITS) + (values >> shift)
-    return buckets
 
 
 def _counted(numbers: np.ndarray, most: int) -> tuple[list[int], list[int]]:
@@ -56,15 +44,6 @@ def _counted(numbers: np.ndarray, most: int) -> tuple[list[int], list[int]]:
     counts = np.bincount(numbers)
     different = np.flatnonzero(counts)
     return different.tolist(), counts[different].tolist()
-
-
-@dataclass(slots=True)
-class _Bucket:
-    """Latencies that are nearly the same: how many, the smallest and the largest."""
-
-    count: int
-    least: int
-    most: int
 
 
 _BACKWARDS = "responses captured before their requests"
@@ -103,8 +82,7 @@ class _Api:
     exchanges: int = 0
     errors: int = 0
     statuses: list[int] = field(default_factory=lambda: [0] * len(STATUSES))
-    latencies: dict[int, _Bucket] = field(default_factory=dict)
-    max_us: int | None = None
+    latencies: Histogram = field(default_factory=Histogram)
     undecoded: int = 0
 
     def join(self, other: _Api) -> None:
@@ -113,32 +91,7 @@ class _Api:
         self.errors += other.errors
         self.undecoded += other.undecoded
         self.statuses = [a + b for a, b in zip(self.statuses, other.statuses, strict=True)]
-        for number, bucket in other.latencies.items():
-            self.take(number, bucket.count, bucket.least, bucket.most)
-        if other.max_us is not None:
-            self.max_us = max(self.max_us or 0, other.max_us)
-
-    def take(self, number: int, count: int, least: int, most: int) -> None:
-        """Add latencies of one bucket."""
-        bucket = self.latencies.get(number)
-        if bucket is None:
-            self.latencies[number] = _Bucket(count, least, most)
-        else:
-            bucket.count += count
-            bucket.least, bucket.most = min(bucket.least, least), max(bucket.most, most)
-
-    def quantile(self, percent: int) -> int | None:
-        """The smallest latency in us that at least so many of a hundred do not exceed: itself where it is the first or
-        the last of its bucket, else the middle between these, which is at most 1.6 % off."""
-        total = sum(bucket.count for bucket in self.latencies.values())
-        before, rank = 0, -(-percent * total // 100)
-        for number in sorted(self.latencies):
-            bucket = self.latencies[number]
-            if before + bucket.count >= rank:
-                first, last = rank == before + 1, rank == before + bucket.count
-                return bucket.least if first else bucket.most if last else (bucket.least + bucket.most) // 2
-            before += bucket.count
-        return None
+        self.latencies.join(other.latencies)
 
 
 @dataclass(slots=True)
@@ -147,6 +100,7 @@ class Summary:
 
     coverage: Coverage = field(default_factory=Coverage)
     records: RecordCounts = field(default_factory=RecordCounts)
+    own: OwnLatencies = field(default_factory=OwnLatencies)
     _apis: dict[int, _Api] = field(default_factory=dict)
     _error_codes: Counter[int] = field(default_factory=Counter)
     _topics: Counter[str] = field(default_factory=Counter)
@@ -201,15 +155,7 @@ class Summary:
             counts = np.bincount(statuses[here], minlength=len(STATUSES)).tolist()
             api.statuses = [before + count for before, count in zip(api.statuses, counts, strict=True)]
             api.undecoded += int(np.count_nonzero(here & undecoded))
-            timed = np.sort(latency[here & (latency >= 0)])
-            if len(timed):
-                numbers = _buckets(timed)  # in order too
-                starts = np.flatnonzero(np.append(True, numbers[1:] != numbers[:-1]))
-                ends = np.append(starts[1:], len(numbers))
-                columns = numbers[starts], ends - starts, timed[starts], timed[ends - 1]
-                for bucket in zip(*(values.tolist() for values in columns), strict=True):
-                    api.take(*bucket)
-                api.max_us = max(api.max_us or 0, int(timed[-1]))
+            api.latencies.add(latency[here & (latency >= 0)])
         for code, count in zip(*np.unique(errors[error], return_counts=True), strict=True):
             self._error_codes[int(code)] += int(count)
         names, topics = exchanges.names, exchanges.column("topics")
@@ -238,6 +184,7 @@ class Summary:
         """Take in the summary of further capture points, all of them finished."""
         self.coverage.add(other.coverage)
         self.records.join(other.records)
+        self.own.join(other.own)
         for key, other_api in other._apis.items():
             self._apis.setdefault(key, _Api()).join(other_api)
         self._error_codes.update(other._error_codes)
@@ -339,12 +286,8 @@ class Summary:
                     "errors": api.errors,
                     "not_decoded": api.undecoded,
                     **dict(zip(STATUSES, api.statuses, strict=True)),
-                    "latency_us": {
-                        "p50": api.quantile(50),
-                        "p95": api.quantile(95),
-                        "p99": api.quantile(99),
-                        "max": api.max_us,
-                    },
+                    "latency_us": api.latencies.as_dict(),
+                    "own_us": self.own.apis.get(key, Histogram()).as_dict(),
                 }
             )
         captures = [

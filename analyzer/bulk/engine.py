@@ -27,6 +27,7 @@ from kwire.analyzer.bulk.shard import FRAME_LIMIT, Conversations, compile_conver
 from kwire.analyzer.bulk.shard_result import ShardResult
 from kwire.analyzer.bulk.zookeeper import ZooKeeperConversations
 from kwire.captures.attempts import Attempt, Unmet, attempts, unmet
+from kwire.captures.extras import install
 from kwire.captures.files import CapturePoint
 from kwire.captures.flows import WOKEN_SLOT, Assigned, Flows
 from kwire.captures.kernels import compile_apart
@@ -178,7 +179,7 @@ class _Keys:
         if self._reader.secrets and not self._warned and not available():
             self._warned = True
             self._reader.notes.append(
-                "the capture holds TLS keys that are not used: that needs cryptography (pip install 'kwire[tls]')"
+                f"the capture holds TLS keys that are not used: that needs cryptography; {install('tls')}"
             )
 
     @property

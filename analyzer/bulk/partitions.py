@@ -59,18 +59,29 @@ def uuid_text(buffer: Bytes, at: Int, into: Bytes) -> None:
 
 
 @inline
-def count_batches(buffer: Bytes, at: Int, length: Int) -> tuple[Int, Int, Int]:
-    """A record set at `at` -> (whole batches or outermost messages, records in them, the offset after the last).
+def count_batches(buffer: Bytes, at: Int, length: Int) -> tuple[Int, Int, Int, Int, Int, Int, Int]:
+    """A record set at `at` -> (whole batches or outermost messages, records in them, the offset after the last, the
+    base offset of the first, the time of its first record in ms, offsets that are missing between batches, the label
+    of the first).
 
     The markers in control batches are no records.
 
-    Records are NULL where a message of the old formats is compressed: only its content says how many. The offset is
-    NULL where there is no batch. A batch that is cut off, or makes no sense, ends the count."""
+    Records are NULL where a message of the old formats is compressed: only its content says how many. The offsets are
+    NULL where there is no batch; the time also where the log's time replaced it (LogAppendTime), or where only
+    compressed content would say it. A batch that is cut off, or makes no sense, ends the count. A batch without records
+    counts as missing.
+
+    A label is the checksum and, above 32 bits, the size: brokers leave both as they were produced, unless they write a
+    batch anew. NULL for a compressed message of the old formats, whose offset is its last record's."""
     end = at + length
     batches = np.int64(0)
     records = np.int64(0)
     known = True
     following = np.int64(s.NULL)
+    first = np.int64(s.NULL)
+    created = np.int64(s.NULL)
+    absent = np.int64(0)
+    label = np.int64(s.NULL)
     while end - at >= 17:
         size = read_int32(buffer, at + 8)
         if size < 14 or size > end - at - 12:
@@ -83,16 +94,37 @@ def count_batches(buffer: Bytes, at: Int, length: Int) -> tuple[Int, Int, Int]:
             known = known and inside >= 0
             control = np.int64(buffer[at + 22]) & 0x20
             records += max(inside, 0) if control == 0 else np.int64(0)
-            following = read_int64(buffer, at) + read_int32(buffer, at + 23) + 1
+            base = read_int64(buffer, at)
+            span = read_int32(buffer, at + 23) + 1
+            if batches == 0:
+                first = base
+                label = (size + 12) << 32 | (read_int32(buffer, at + 17) & np.int64(0xFFFFFFFF))
+                if (np.int64(buffer[at + 22]) & 8) == 0:
+                    created = read_int64(buffer, at + 27)
+            elif base > following:
+                absent += base - following
+            if inside == 0:
+                absent += max(span, np.int64(0))
+            following = base + span
         elif magic <= 1:
-            known = known and (np.int64(buffer[at + 17]) & 7) == 0
+            plain = (np.int64(buffer[at + 17]) & 7) == 0
+            known = known and plain
             records += 1
-            following = read_int64(buffer, at) + 1
+            base = read_int64(buffer, at)
+            if batches == 0:
+                first = base
+                if plain:
+                    label = (size + 12) << 32 | (read_int32(buffer, at + 12) & np.int64(0xFFFFFFFF))
+                if magic == 1 and plain and size >= 22 and (np.int64(buffer[at + 17]) & 8) == 0:
+                    created = read_int64(buffer, at + 18)
+            elif plain and base > following:
+                absent += base - following
+            following = base + 1
         else:
             break
         batches += 1
         at += 12 + size
-    return batches, records if known else np.int64(s.NULL), following
+    return batches, records if known else np.int64(s.NULL), following, first, created, absent, label
 
 
 @inline
@@ -392,10 +424,14 @@ def record_parts(st: s.State, lay: s.Layouts, buffer: Bytes, used: Int, row: Tab
             elif kind == role.RECORDS:
                 if value >= 0:
                     parts.rows[part, s.P_RECORD_BYTES] = value
-                    batches, records, following = count_batches(buffer, tape[i, 3], value)
+                    counted = count_batches(buffer, tape[i, 3], value)
+                    batches, records, following, begin, created, absent, label = counted
                     parts.rows[part, s.P_BATCHES] = batches
                     parts.rows[part, s.P_RECORDS] = records
                     parts.rows[part, s.P_FOLLOWING] = following
+                    parts.rows[part, s.P_FIRST] = created if side == 0 else begin
+                    parts.rows[part, s.P_ABSENT] = absent
+                    parts.rows[part, s.P_LABEL] = label
                     if v[s.V_RECORDS] != 0 and value > 0:
                         parts.rows[part, s.P_SET] = _keep_set(parts, buffer, tape[i, 3], value, side)
             elif kind == role.PREFERRED:
@@ -407,6 +443,12 @@ def record_parts(st: s.State, lay: s.Layouts, buffer: Bytes, used: Int, row: Tab
                 if value >= 0 and parts.rows[part, s.P_OFFSET] == s.NULL:
                     parts.rows[part, s.P_OFFSET] = value
             elif kind == role.ACQUIRED_FROM:
+                if parts.rows[part, s.P_ACQUIRED] == s.NULL:
+                    parts.rows[part, s.P_FIRST] = value
+                    parts.rows[part, s.P_ABSENT] = 0
+                else:
+                    behind = parts.rows[part, s.P_FIRST] + parts.rows[part, s.P_ACQUIRED] + parts.rows[part, s.P_ABSENT]
+                    parts.rows[part, s.P_ABSENT] += max(value - behind, np.int64(0))
                 acquired = -value
             elif kind == role.ACQUIRED_TO:
                 acquired += value + 1

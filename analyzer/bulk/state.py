@@ -231,8 +231,11 @@ DECODED_STATE, TRUNCATED_STATE, UNDECODED_STATE = 0, 1, 2
     P_ACQUIRED,  # ShareFetch: records given out, those of them given out before, and how often the most frequent was
     P_REDELIVERED,
     P_DELIVERIES,
+    P_FIRST,  # base offset of the first batch; ShareFetch: first record given out; Produce: its first record's time, ms
+    P_ABSENT,  # offsets from P_FIRST on that are lacking between batches; ShareFetch: between records given out
+    P_LABEL,  # size and checksum of the first batch (`partitions.count_batches`)
     P_COLUMNS,
-) = range(23)
+) = range(26)
 (
     P_NEXT,  # the next one of the same exchange, or the next free row; -1: none
     P_PENDING_COLUMNS,

@@ -122,6 +122,7 @@ def reading_options(name: str, settings: Settings, choice: AnalysisOptions) -> d
         "keep_bytes": [choice.keep_bytes, choice.keep_secrets],
         "records": [choice.records, choice.limits.bytes, choice.limits.ratio],
         "meaning": choice.meaning,
+        "journeys": choice.journeys,
         "filter": None if choice.filter is None else str(choice.filter),
         "connection": choice.connection,
     }

@@ -13,8 +13,8 @@
     zookeeper   the same for connections to ZooKeeper: a frame each
     merging     numbers of names, of open connections
     meaning     `Latency` (throttles, leaders of groups, fetch sessions), `ControlExchanges` (messages of groups and
-                transactions that wait), and `Clients`, `Groups`, `Offsets`, `Transactions`, which keep their events to
-                the end, or make rows of them where they are too many (`points.MOST_HELD_BYTES`)
+                transactions that wait), and `Clients`, `Groups`, `Offsets`, `Transactions`, `Journeys`, which keep
+                their events to the end, or make rows of them where they are too many (`points.MOST_HELD_BYTES`)
     watch       seconds that are not over, groups in rebalance, the rows of a lap: bounds of `counts` and `laps`
     summary     counts; coverage of connections that ended: APIs, topics, clients
     records     batches of record sets whose exchange has not ended: `HELD_BYTES`
@@ -91,6 +91,7 @@ _PLAIN: Final = (
     "kwire.analyzer.analysis.group_events.Contact",
     "kwire.analyzer.analysis.groups.Groups",
     "kwire.analyzer.analysis.control_exchanges.ControlExchanges:_messages _groups",
+    "kwire.analyzer.analysis.journeys.Journeys-_numbers -_strings",
     "kwire.analyzer.analysis.latency.Latency:_mutes _leaders sessions",
     "kwire.analyzer.analysis.latency._Leaders:_answered",
     "kwire.analyzer.analysis.latency._Mutes:_until _after _any",
@@ -114,7 +115,9 @@ _PLAIN: Final = (
     "kwire.analyzer.analysis.sessions.Sessions:over _partitions _know _known",
     "kwire.analyzer.analysis.sessions._Partitions:"
     "count _numbers _topic _id_of _pairs _replica_counts _replicas _unput _keys _values _late_keys _late_values",
-    "kwire.analyzer.analysis.summary._Bucket",
+    "kwire.analyzer.analysis.latency_quantiles.Bucket",
+    "kwire.analyzer.analysis.latency_quantiles.Histogram",
+    "kwire.analyzer.analysis.latency_quantiles.OwnLatencies",
     "kwire.analyzer.analysis.summary._Api",
     "kwire.analyzer.analysis.summary.Summary",
     "kwire.analyzer.analysis.transaction_log.TransactionLog",

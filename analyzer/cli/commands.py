@@ -10,14 +10,14 @@ import contextlib
 import itertools
 import json
 import os
-import re
 import shlex
-import shutil
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
+from kwire.analyzer.cli.pager import paged
 from kwire.analyzer.common.errors import UsageError
 from kwire.analyzer.common.escapes import printable
 from kwire.analyzer.protocol.budget import BYTES
@@ -47,19 +47,33 @@ _CLEAR = "\r\x1b[K"
 """To a terminal: the line begins anew."""
 
 
+_EVERY_SECONDS = 15
+"""Time between two lines about how far compiling is, where stderr is no terminal."""
+
+
 class _Compilation:
-    """Says on stderr that kernels are being compiled: why and how many, once; on a terminal below it, which one."""
+    """Says on stderr that kernels are being compiled: why and how many, once; then which one of how many, and since
+    when: on a terminal each, else a line now and then."""
 
     def __init__(self) -> None:
         from kwire.captures import kernels
 
         self._long = "" if kernels.warm() else ", a minute or two"
         self._is_announced = False
+        self._begun = self._last = 0.0
 
     def __call__(self, now: Compiling | None) -> None:
         self.begin(now)
         if sys.stderr.isatty():
-            self._write(_CLEAR + (f"kwire: {_kernel(now)}" if now is not None else ""))
+            self._write(_CLEAR + (f"kwire: {self.kernel(now)}" if now is not None else ""))
+        elif now is not None and time.monotonic() >= self._last + _EVERY_SECONDS:
+            self._last = time.monotonic()
+            self._write(f"kwire: {self.kernel(now)}\n")
+
+    def kernel(self, now: Compiling) -> str:
+        """Which kernel of how many, and the time since the first."""
+        name = now.kernel.rpartition(".")[2]
+        return f"kernel {now.number} of at most {now.most}, {name}, {time.monotonic() - self._begun:.0f} s so far"
 
     def begin(self, now: Compiling | None) -> None:
         """The line that is said once."""
@@ -68,6 +82,7 @@ class _Compilation:
         from kwire.captures import kernels
 
         self._is_announced = True
+        self._begun = self._last = time.monotonic()
         reason = kernels.came_along().reason
         why = f" (not as installed: {printable(reason)})" if reason else ""
         self._write(f"kwire: compiling kernels, once on this machine{why}: at most {now.most}{self._long} ...\n")
@@ -77,10 +92,6 @@ class _Compilation:
         with contextlib.suppress(OSError, ValueError):  # nobody need listen
             sys.stderr.write(text)
             sys.stderr.flush()
-
-
-def _kernel(now: Compiling) -> str:
-    return f"kernel {now.number} of at most {now.most}, {now.kernel.rpartition('.')[2]}"
 
 
 def announce_compilation() -> None:
@@ -130,11 +141,11 @@ def _progress() -> Iterator[Callable[[str, int, int], None] | None]:
         if now is None:
             bar.update(compiling, visible=False)
             return
-        if isinstance(before, _Compilation):
-            before.begin(now)
-        bar.update(compiling, visible=True, description=_kernel(now), completed=now.number - 1, total=now.most)
+        saying.begin(now)
+        bar.update(compiling, visible=True, description=saying.kernel(now), completed=now.number - 1, total=now.most)
 
     before = kernels.tell(listen)
+    saying = before if isinstance(before, _Compilation) else _Compilation()
     try:
         with bar:
             yield report
@@ -252,7 +263,7 @@ def show(options: ShowOptions) -> int:
     if options.records and not any(is_log(argument) for argument in options.captures):
         from kwire.analyzer.cli import record_lines
 
-        with _paged(options) as out:
+        with _output(options) as out:
             return record_lines.show(options, out)
     for argument in options.captures:
         if is_dataset(argument):
@@ -263,7 +274,7 @@ def show(options: ShowOptions) -> int:
     if any(is_log(argument) for argument in options.captures):
         from kwire.analyzer.cli import log_lines
 
-        with _paged(options) as out:
+        with _output(options) as out:
             return log_lines.show(options, out)
     from kwire.analyzer import api
     from kwire.analyzer.cli import count_by
@@ -277,14 +288,14 @@ def show(options: ShowOptions) -> int:
     notes: list[str] = []
     if counted:
         counts = count_by.counted(options, counted, notes)
-        with _paged(options) as out:
+        with _output(options) as out:
             out.write(count_by.lines(counts, counted, options.limit))
         _note(notes)
         return 0
     if "-" in options.captures and (options.sort or options.frames):
         _note([f"{'--sort' if options.sort else '--frames'} prints when stdin ends"])
     apis = frozenset[int]().union(*(operand.apis or () for operand in [*fields, *([sort] if sort else [])]))
-    with _paged(options, heading=not (options.json or options.tree or options.follow is not None)) as out:
+    with _output(options, heading=not (options.json or options.tree or options.follow is not None)) as out:
         exchanges: Iterator[Any] = api.decoded(
             options.captures,
             ReadOptions.from_arguments(options),
@@ -464,53 +475,8 @@ def folded(text: str, indent: str, width: int | None) -> list[str]:
     ) or [""]
 
 
-def _sticky(pager: str) -> bool:
-    """Whether the pager is a `less` that keeps a heading on the screen: from 600 on."""
-    words = shlex.split(pager) or [""]
-    if os.path.basename(words[0]) != "less":
-        return False
-    import subprocess  # a sixtieth of a start, for who has a pager
-
-    with contextlib.suppress(OSError):
-        printed = subprocess.run([words[0], "--version"], capture_output=True, text=True, check=False).stdout
-        version = re.match(r"less (\d+)", printed)
-        return version is not None and int(version[1]) >= 600
-    return False
-
-
-def _paged(options: ShowOptions, heading: bool = False) -> contextlib.AbstractContextManager[IO[str]]:
+def _output(options: ShowOptions, heading: bool = False) -> contextlib.AbstractContextManager[IO[str]]:
     """Where `kwire show` writes to; `heading`: the first line names the columns."""
     if "-" in options.captures:
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # live: each row when it is known
-    return contextlib.nullcontext(sys.stdout) if options.no_pager else paged(heading)
-
-
-@contextlib.contextmanager
-def paged(heading: bool = False) -> Iterator[IO[str]]:
-    """stdout, through a pager where it is a terminal; `heading`: the first line stays on the screen."""
-    # PAGER= is no pager, as for git.
-    pager = os.environ.get("PAGER", "less" if shutil.which("less") else "").strip()
-    if not sys.stdout.isatty() or not pager or pager == "cat":
-        yield sys.stdout
-        return
-    import subprocess
-
-    if heading and _sticky(pager):
-        pager += " --header=1"
-    # -F: leave at once what fits on the screen; -R: colours; -S: long lines are cut, not folded; -X: no clearing.
-    process = subprocess.Popen(pager, shell=True, stdin=subprocess.PIPE, text=True, env={"LESS": "-FRSX", **os.environ})
-    assert process.stdin is not None
-    try:
-        yield process.stdin
-        process.stdin.close()
-    except BrokenPipeError:
-        pass  # the reader has seen enough
-    finally:
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.close()
-        while True:
-            try:
-                process.wait()
-                break
-            except KeyboardInterrupt:
-                continue  # the pager deals with it
+    return contextlib.nullcontext(sys.stdout) if options.no_pager else paged(heading, "-" in options.captures)

@@ -1,6 +1,7 @@
 """`kwire findings`: what is wrong in a capture or dataset, why, and what to do.
 
-In: parsed options. Out: findings on stdout, worst first, as text for people or one JSON object a line; the exit code 1
+In: parsed options. Out: findings on stdout, worst first, as text for people, one JSON object a line, or as builds
+take them; the exit code 1
 where one is as bad as `--fail-on` says. Rules: what `kwire analyze` stored is the answer where nothing else was asked
 for; rules that other thresholds, a target or a policy concern are asked again, of the dataset's tables; a capture is
 analysed first.
@@ -18,8 +19,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kwire.analyzer.cli.commands import dataset_of, folded, named_dataset, paged, reading_width
+from kwire.analyzer.cli import finding_formats
+from kwire.analyzer.cli.commands import colored, dataset_of, folded, named_dataset, reading_width
+from kwire.analyzer.cli.pager import paged
 from kwire.analyzer.cli.text import json_text
+from kwire.analyzer.common import workflow
 from kwire.analyzer.common.errors import UsageError
 from kwire.analyzer.common.escapes import printable
 from kwire.analyzer.common.times import rfc3339
@@ -28,7 +32,6 @@ from kwire.analyzer.findings import evaluate, manual
 from kwire.analyzer.findings.capture import CaptureFrame
 from kwire.analyzer.findings.query import SEVERITIES, Query
 from kwire.analyzer.findings.rules import POLICIES, RULES
-from kwire.analyzer.findings.wording import lasting, moment
 from kwire.analyzer.frame.parquet import RowGroups, StoredFrame
 from kwire.analyzer.options.commands import loaded
 
@@ -46,20 +49,33 @@ def findings(options: FindingsOptions) -> int:
         return 0
     if not options.sources:
         raise UsageError("findings of what?", "kwire findings CAPTURE, or DATASET; --explain CODE needs neither")
+    form = options.format or ("json" if options.json else "text")
+    if options.json and form != "json":
+        raise UsageError(f"--json and --format {form} say both what they are written as", "one of them")
+    if options.summary is not None:
+        workflow.check_summary(options.summary)
     notes: list[str] = []
     datasets: list[StoredDataset] = []
     with contextlib.ExitStack() as stack:
         rows, shown = selected(_listed(_datasets(options, stack), datasets), options, notes)
-        happened = _happened(datasets, shown, options)
-    with paged() as out:
-        if options.json:
+        happened = _happened(datasets, shown, options) if form == "text" else []
+    ignored = len(rows) - len(shown)
+    with paged() if form in ("text", "json") else contextlib.nullcontext(sys.stdout) as out:
+        if form == "json":
             out.writelines(json_text(_plain(row)) + "\n" for row in shown)
+        elif form == "text":
+            width = reading_width()
+            paint = _painted if colored(options.color) else str
+            for line in (*finding_formats.as_text(shown, ignored), *happened):
+                out.write(paint("\n".join(folded(line, "    ", width))) + "\n")
+        elif form == "junit":
+            out.write(finding_formats.as_junit(rows, shown, _codes(options.only), options.fail_on, notes))
         else:
-            width, several = reading_width(), len({row["capture"] for row in shown}) > 1
-            for line in (*_text(shown, len(rows) - len(shown), several), *happened):
-                out.write("\n".join(folded(line, "    ", width)) + "\n")
-    if options.json and len(rows) > len(shown):
-        notes.append(f"{len(rows) - len(shown)} ignored (--ignore)")
+            out.writelines(line + "\n" for line in finding_formats.as_github(shown, ignored))
+    if options.summary is not None:
+        workflow.write_summary(options.summary, finding_formats.as_markdown(shown, ignored, notes))
+    if form == "json" and ignored:
+        notes.append(f"{ignored} ignored (--ignore)")
     for note in notes:
         sys.stderr.write(f"note: {printable(note)}\n")
     bad = options.fail_on is not None and any(
@@ -84,13 +100,22 @@ def _listed(datasets: Iterable[StoredDataset], into: list[StoredDataset]) -> Ite
 def _happened(datasets: list[StoredDataset], shown: list[dict[str, Any]], options: FindingsOptions) -> list[str]:
     """Lines about what happened, where all findings were asked for and there is no trouble."""
     trouble = any(row["severity"] != "note" for row in shown)
-    if options.json or options.only or options.ignore or trouble:
+    if options.only or options.ignore or trouble:
         return []
     if sum(dataset.exchanges.count_rows() for dataset in datasets) > HAPPENED_ROWS:
         return ["kwire story tells what happened."]
     highlights = loaded("kwire.analyzer.story.command:highlights")  # stands above this package
     lines = [line for dataset in datasets for line in highlights(dataset, HAPPENED)]
     return ["", "what happened (kwire story tells more):", *(f"  {line}" for line in lines)] if lines else []
+
+
+_COLORS = {"ERROR": "\x1b[31m", "WARNING": "\x1b[33m", "NOTE": "\x1b[2m"}
+
+
+def _painted(line: str) -> str:
+    """The line with its severity in colour, if it begins with one."""
+    word, _, rest = line.partition(" ")
+    return f"{_COLORS[word]}{word}\x1b[0m {rest}" if word in _COLORS and rest else line
 
 
 def selected(
@@ -220,11 +245,15 @@ def _rows(dataset: StoredDataset, query: Query, notes: list[str]) -> Iterator[di
     again = evaluate.concerned(query)
     for entry in dataset.captures:
         name, only = entry["name"], again if entry.get("meaning") else None
+        capture = CaptureFrame(source, entry, query)
+        if not evaluate.has_traffic(capture):
+            notes.append(f"{dataset.path}: no Kafka traffic in {name}; no rule applies")
+            continue
         if only is not None:
             stored = StoredFrame(source, name, "findings").every()
             yield from (_named(row) for row in stored if row["code"] not in only)
         if only is None or only:
-            findings = evaluate.of_point(CaptureFrame(source, entry, query), only)
+            findings = evaluate.of_point(capture, only)
             yield from (_named(evaluate.row(name, finding)) for finding in findings)
 
 
@@ -242,38 +271,3 @@ def _place(row: dict[str, Any]) -> tuple[Any, ...]:
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
     times = {name: None if row[name] is None else rfc3339(row[name]) for name in ("since", "until")}
     return {**row, **times}
-
-
-def _text(rows: list[dict[str, Any]], ignored: int, several: bool) -> Iterable[str]:
-    """Lines for people: worst first, a paragraph a finding."""
-    for row in rows:
-        capture = f"  [{printable(row['capture'])}]" if several else ""
-        yield f"{row['severity'].upper()} {row['code']}{capture}"
-        yield f"  {row['text']}"
-        if row["cause"]:
-            yield f"  {'cause' if row['proven'] else 'probably'}: {printable(row['cause'])}"
-        yield f"  do: {row['advice']}"
-        if row["since"] is not None:
-            yield f"  since {moment(row['since'])}{_until(row)}"
-        shown = dict.fromkeys(filter(None, (_key(row[name]) for name in ("first", "worst", "last"))))
-        if shown:
-            yield f"  see {'; '.join(shown)}"
-        yield ""
-    counts = [(severity, sum(row["severity"] == severity for row in rows)) for severity in reversed(SEVERITIES)]
-    parts = [f"{count} {severity}{'s' * (count != 1)}" for severity, count in counts if count]
-    yield (", ".join(parts) or "nothing found") + (f"; {ignored} ignored (--ignore)" if ignored else "")
-
-
-def _until(row: dict[str, Any]) -> str:
-    if row["until"] is None or row["until"] <= row["since"]:
-        return " UTC"
-    return f" UTC, for {lasting(row['until'] - row['since'])}"
-
-
-def _key(evidence: dict[str, Any] | None) -> str:
-    if evidence is None:
-        return ""
-    number = "" if evidence["exchange"] is None else f" exchange {evidence['exchange']}"
-    if not number and evidence["reply"] is not None:
-        number = f" reply {evidence['reply']}"
-    return printable(evidence["connection"]) + number

@@ -244,11 +244,11 @@ def _help(options: HelpOptions) -> int:
 
     if options.topic not in manual.TOPICS and options.topic in COMMANDS:
         parser.parse_args([options.topic, "--help"])  # prints it, and leaves
-    from kwire.analyzer.cli import commands
+    from kwire.analyzer.cli.pager import paged
     from kwire.reports import catalog
 
     text = manual.page(options.topic, catalog.views())
-    with commands.paged() as out:
+    with paged() as out:
         out.write(text)
     return 0
 

@@ -22,6 +22,7 @@ from kwire.analyzer.cli import text
 from kwire.analyzer.common.errors import UsageError
 from kwire.analyzer.common.times import EPOCH, rfc3339
 from kwire.analyzer.dataset.dataset import is_dataset, open_dataset
+from kwire.analyzer.payloads.options import PayloadOptions
 from kwire.analyzer.pipeline.points import FULL, AnalysisOptions, NamesAhead, nothing_matches, point_tables
 from kwire.analyzer.pipeline.read_options import ReadOptions
 from kwire.captures.files import capture_points
@@ -73,7 +74,8 @@ def _rows(options: ShowOptions, notes: list[str]) -> Iterator[Row]:
     if not rest:
         return
     how = ReadOptions.from_arguments(options)
-    choice = AnalysisOptions.of(options.filter, options.follow, records=FULL)
+    payloads = PayloadOptions.of(options.schemas, options.registry, options.payloads)
+    choice = AnalysisOptions.of(options.filter, options.follow, records=FULL, payloads=payloads)
     settings = how.settings(choice.keep)
     passed: list[tuple[int, int]] = []
     for point in capture_points(rest, how.rotated):
@@ -132,8 +134,19 @@ def _key(row: Row) -> str:
     return bytes_text(row["key"], row["key_bytes"])
 
 
+def _decoded(row: Row, side: str) -> str:
+    """A key or value as JSON where it was decoded, but for text, which is that already."""
+    decoded = row.get(f"{side}_json")
+    if decoded is None or row[f"{side}_format"] == "text":
+        return bytes_text(row[side], row[f"{side}_bytes"])
+    return text.printable(decoded)
+
+
 def _line(row: Row) -> str:
-    cells = [row["timestamp"], row["topic"], row["partition"], row["offset"], _key(row), _value(row)]
+    cells = [row["timestamp"], row["topic"], row["partition"], row["offset"]]
+    cells += [_decoded(row, "key"), _decoded(row, "value")]
+    if row.get("undecodable") is not None:
+        cells.append(f"! {text.printable(row['undecodable'])}")
     return "\t".join(map(text.cell, cells)) + "\n"
 
 

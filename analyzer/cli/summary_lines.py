@@ -14,6 +14,9 @@ from kwire.analyzer.analysis.summary import LISTED
 from kwire.analyzer.cli.text import aligned, duration, printable, size
 from kwire.analyzer.protocol.errors import label
 
+_LATENCIES = "latency without the client's own queue, throttling and waits on purpose"
+"""What the quantiles are of: `timed_exchanges.own_us`, as in views and reports."""
+
 
 def summary_text(summary: dict[str, Any], out: str | None) -> str:
     """The summary that `kwire analyze` prints."""
@@ -33,11 +36,12 @@ def summary_text(summary: dict[str, Any], out: str | None) -> str:
     parts.append(_records_text(summary["records"]))
     if all(capture.get("log") for capture in summary["captures"]):
         return "".join(parts) + (f"\ndataset: {out}\n" if out is not None else "")
-    parts.append(f"\n{summary['exchanges']:,} exchanges on {summary['connections']:,} connections\n")
+    parts.append(f"\n{summary['exchanges']:,} exchanges on {summary['connections']:,} connections")
+    parts.append(f"; {_LATENCIES}\n" if summary["apis"] else "\n")
     if summary["apis"]:
         rows = [["api", "exchanges", "errors", "no answer", "p50", "p95", "p99", "max"]]
         for api in summary["apis"]:
-            latency = api["latency_us"]
+            latency = api["own_us"]
             rows.append(
                 [
                     api["api"] or (f"API {api['api_key']}" if api["api_key"] is not None else "(orphans)"),
@@ -48,7 +52,7 @@ def summary_text(summary: dict[str, Any], out: str | None) -> str:
                 ]
             )
         parts.append(aligned(rows, set(range(1, 8))))
-        parts.append("  with all waits, quantiles at most 1.6 % off; kwire report leaves out waits on purpose\n")
+        parts.append("  quantiles at most 1.6 % off; --json has those with all waits too (latency_us)\n")
     if summary["errors"]:
         parts.append("\nerrors\n")
         parts.append(

@@ -16,7 +16,10 @@ import stat
 import tempfile
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
+
+from kwire.analyzer.common.errors import UsageError
 
 try:
     import fcntl
@@ -71,6 +74,15 @@ def written(path: str) -> Iterator[str]:
         os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         yield part
         put(part, path)
+
+
+def write_text(path: str, text: str) -> None:
+    """Write text to that file, for its owner only: it may show what was captured. Raises UsageError."""
+    try:
+        with written(path) as part:
+            Path(part).write_text(text, encoding="utf-8")
+    except OSError as failure:
+        raise UsageError(f"{path}: {failure.strerror}", "name a file that can be written") from None
 
 
 @contextlib.contextmanager

@@ -199,6 +199,46 @@ TRANSACTIONS = (
 )
 # fmt: on
 
+# fmt: off
+JOURNEYS = (
+    KEY[0],
+    *columns(
+        ("topic", pa.string(), "Topic; null where no message of the capture point names its id."),
+        ("topic_id", pa.string(), "Topic id, where the Produce request says it."),
+        ("partition", pa.int32(), "Partition index."),
+        ("base_offset", pa.int64(),
+         "Offset of its first record, as the answer says; with acks=0, where a reader's answer held it. Null: "
+         "see `reason`."),
+        ("last_offset", pa.int64(), "Offset of its last record; null too where only compressed content says how many."),
+        ("records", pa.int64(), "Records in it, as `record_count` of `partitions`."),
+        ("record_bytes", pa.int64(), "Its size as it was produced."),
+        ("producer_client", pa.string(), "Client id of its producer."),
+        ("produced", EVIDENCE, "The Produce exchange."),
+        ("created", TIME,
+         "Time of its first record, as the producer's clock has it; null where the batch says LogAppendTime, or only "
+         "compressed content (of the older formats) has it."),
+        ("sent", TIME, "First byte of the Produce request."),
+        ("received", TIME, "Its last byte: the broker has the batch."),
+        ("acked", TIME, "Last byte of the answer."),
+        ("kind", pa.string(), "Of the reader: `consumer`, `replica`, `share`; null: nobody read it, or see `reason`."),
+        ("group_id", pa.string(), "Group of the reader; null: it takes part in none, or in several."),
+        ("reader_client", pa.string(), "Client id of the reader, in a group of the first of them."),
+        ("broker_id", pa.int32(), "Node id of a follower."),
+        ("fetched", TIME, "Last byte of the answer that first held any of it for this reader."),
+        ("fetches", pa.int64(), "How many answers brought its end to this reader; 1: it was delivered once."),
+        ("committed", TIME,
+         "First commit of the group behind its last record since then, accepted and, of a transaction, committed."),
+        ("outcome", pa.string(), "Of its transaction, as in `transactions`; null: it is in none."),
+        ("reason", pa.string(),
+         "Why a side is null: `not read`; `no acknowledgement` (acks=0; where its offset is null, no answer to a fetch "
+         "shows it); `unanswered`; "
+         "`answer not captured`, `request not captured` (or not whole, of the Produce exchange); `reader not captured` "
+         "(a fetch that may have brought it has no whole answer); `absent offsets` (an answer that spans it lacks "
+         "batches, as after compaction, and `--records none` does not say which)."),
+    ),
+)
+# fmt: on
+
 FINDINGS = (
     KEY[0],
     *columns(

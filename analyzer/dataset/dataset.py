@@ -67,6 +67,8 @@ class Dataset:
         try:
             return object.__getattribute__(self, "tables")[name]
         except (KeyError, AttributeError):
+            if name in tables.TABLES:
+                raise AttributeError(f"{name}: not in memory; open_dataset(PATH) has what was written") from None
             raise AttributeError(f"no table {name!r}; there are {', '.join(tables.TABLES)}") from None
 
     def __dir__(self) -> list[str]:

@@ -55,6 +55,9 @@ LIKE = frozenset(
 # fmt: on
 """Columns that often have one value in all rows of a group, or none: then nobody needs to read it (`findings`)."""
 
+RANGED_OF = {"journeys": ("base_offset", "sent")}
+"""The only such columns of a table whose times rise together."""
+
 _MANY = (
     "_packet",
     "_offset",
@@ -230,17 +233,28 @@ def _options(name: str) -> dict[str, Any]:
     each row group are kept where a query may pass over groups by them: they cost a quarter of the time to write. Few
     large batches: each costs the encoders a start."""
     schema = tables.schema(name)
+    # What a list or a struct holds is named by its path in Parquet. Readers take half as long over topics that have
+    # numbers.
+    leaves = [
+        (f"{column.name}.{leaf.name}", leaf) if leaf is not column else (column.name, column)
+        for column in schema
+        for leaf in (column.type if pa.types.is_struct(column.type) else [column])
+    ]
     deltas = {
-        column.name: "DELTA_BINARY_PACKED"
-        for column in schema
-        if pa.types.is_timestamp(column.type) or (pa.types.is_integer(column.type) and column.name.endswith(_MANY))
+        path: "DELTA_BINARY_PACKED"
+        for path, leaf in leaves
+        if pa.types.is_timestamp(leaf.type) or (pa.types.is_integer(leaf.type) and leaf.name.endswith(_MANY))
     }
-    ranged = [column.name for column in schema if pa.types.is_timestamp(column.type) or column.name in RANGED | LIKE]
-    # What a list holds is named by its path in Parquet. Readers take half as long over topics that have numbers.
-    coded = [
-        f"{column.name}.list.element" if column.type == tables.STRINGS else column.name
+    ranged = [
+        column.name
         for column in schema
-        if column.name not in deltas and column.type != pa.binary()
+        if (pa.types.is_timestamp(column.type) or column.name in RANGED | LIKE)
+        and column.name in RANGED_OF.get(name, (column.name,))
+    ]
+    coded = [
+        f"{path}.list.element" if leaf.type == tables.STRINGS else path
+        for path, leaf in leaves
+        if path not in deltas and leaf.type != pa.binary()
     ]
     return {
         "compression": "zstd",

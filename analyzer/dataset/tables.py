@@ -11,7 +11,16 @@ import functools
 
 import pyarrow as pa
 
-from kwire.analyzer.dataset.analysis_tables import CLIENTS, FINDINGS, GROUPS, OFFSETS, READERS, REBALANCES, TRANSACTIONS
+from kwire.analyzer.dataset.analysis_tables import (
+    CLIENTS,
+    FINDINGS,
+    GROUPS,
+    JOURNEYS,
+    OFFSETS,
+    READERS,
+    REBALANCES,
+    TRANSACTIONS,
+)
 from kwire.analyzer.dataset.shared_columns import ERRORS, KEY, STRINGS, TIME, TOPIC_PARTITION, Column, columns
 
 __all__ = [
@@ -23,6 +32,7 @@ __all__ = [
     "FINDINGS",
     "FORMAT_VERSION",
     "HEADERS",
+    "JOURNEYS",
     "LEADERS",
     "MEANING",
     "OFFSETS",
@@ -226,9 +236,31 @@ RECORDS = (
         ("decoded", pa.string(),
          "JSON of what control records and those of internal topics mean (`--records full`); null for others. Where a "
          "batch holds more than its size allows: `left_out` and why, in the first row that is not decoded."),
+        ("key_format", pa.string(),
+         "Of the key: `avro`, `protobuf`, `json_schema`, `json`, `text` or `messagepack`; null: not known, or not "
+         "decoded. This and the columns below are filled with `--records full` and an option about payloads "
+         "(`--schemas`, `--registry`, `--payloads`)."),
+        ("value_format", pa.string(), "The same of the value."),
+        ("key_schema_id", pa.string(),
+         "Schema that the key names: a number, or a UUID (AWS Glue, Confluent's header); null: none."),
+        ("value_schema_id", pa.string(), "The same of the value."),
+        ("key_json", pa.string(), "The key as JSON; null: not decoded, or a null key."),
+        ("value_json", pa.string(), "The value as JSON; null: not decoded, or a tombstone."),
+        ("undecodable", pa.string(), "Why the key or the value is not what its schema says, or not decoded at all."),
     ),
 )
 # fmt: on
+
+SCHEMAS = (
+    KEY[0],
+    *columns(
+        ("schema_id", pa.string(), "Id in the registry, a number or a UUID; null: known by its subject alone."),
+        ("format", pa.string(), "`avro`, `protobuf` or `json_schema`."),
+        ("subject", pa.string(), "What it is registered for, as `orders-value`; null: not known."),
+        ("source", pa.string(), "`folder` (`--schemas`), `registry`, or `capture`: its own registry traffic."),
+        ("text", pa.string(), "The schema as registered; a Protobuf descriptor as base64."),
+    ),
+)
 
 ADDRESSES = pa.list_(pa.string())
 # fmt: off
@@ -506,7 +538,9 @@ TABLES: dict[str, tuple[Column, ...]] = {
     "rebalances": REBALANCES,
     "offsets": OFFSETS,
     "transactions": TRANSACTIONS,
+    "journeys": JOURNEYS,
     "findings": FINDINGS,
+    "schemas": SCHEMAS,
     "outcomes": OUTCOMES,
     "remaps": REMAPS,
     "audit": AUDIT,
@@ -529,14 +563,16 @@ ABOUT: dict[str, str] = {
     "rebalances": "a rebalance: what set it off, members and assignment before and after, how long each stood still.",
     "offsets": "an offset committed, or gone to by a reset.",
     "transactions": "a transaction: partitions, offsets, outcome, duration, who fenced it.",
+    "journeys": "a produced batch and one who read it: when it was created, sent, acknowledged, fetched, committed.",
     "findings": "something wrong or worth knowing, whom it concerns, why, and what to do.",
+    "schemas": "a schema that keys or values were decoded with, or that the capture holds (options about payloads).",
     "outcomes": "of a replay: a captured exchange, and what became of it.",
     "remaps": "of a replay: a value of the capture, and what the target has in its place.",
     "audit": "of a replay: a partition, and whether what the target acknowledged can be read there.",
 }
 """What one row of each table is."""
 
-MEANING = ("clients", "readers", "groups", "rebalances", "offsets", "transactions", "findings")
+MEANING = ("clients", "readers", "groups", "rebalances", "offsets", "transactions", "journeys", "findings")
 """Tables of what traffic means; empty without it (`--no-analysis`, `--filter`), and in datasets of format 1."""
 
 RUN_TABLES = ("outcomes", "remaps", "audit")

@@ -43,7 +43,7 @@ _IN_A_ROW: Final = 5
 HELD: Final = (apis.FETCH, apis.JOIN_GROUP, apis.SYNC_GROUP, apis.SHARE_FETCH)
 """The broker holds the answer until there is data, or the group is complete."""
 
-_OF_BROKERS = re.compile(
+OF_BROKERS = re.compile(
     r"broker-\d+-(fetcher|to-controller|.*NodeToController|txn-marker-sender)|raft-client|.*[Cc]hannel[Mm]anager"
     r"|controller-\d+|to-controller|directory-assignments|id_\d+-host_.+-port_\d+$|ReplicaFetcherThread-\d+-\d+$"
 )
@@ -370,7 +370,7 @@ class CaptureFrame:
     def between_brokers(self) -> np.ndarray:
         """bool[clients]: a broker or controller, by its client id, or by what it asks. Clients without an id are
         several: what one of them asks says nothing of the others."""
-        between = np.array([bool(named and _OF_BROKERS.match(named)) for _, named in self.clients], bool)
+        between = np.array([bool(named and OF_BROKERS.match(named)) for _, named in self.clients], bool)
         for client in arrow.distinct(self.client[self.of_api(*BY_BROKERS)]).tolist():
             between[client] |= bool(self.clients[client][1])
         return between

@@ -24,6 +24,7 @@ from kwire.analyzer.findings import (  # noqa: F401  (each registers its rules)
     fetch_waits,
     foreign_protocols,
     groups,
+    journeys,
     latency,
     malformed,
     network,
@@ -79,15 +80,8 @@ def concerned(query: Query) -> frozenset[str]:
 
 def of_point(capture: CaptureFrame, only: Collection[str] | None = None) -> list[Finding]:
     """Findings of one capture point, of these rules or of all, worst first, then by time."""
-    rows = (
-        len(capture.table("connections"))
-        + len(capture.table("exchanges"))
-        + len(capture.sealed)
-        + len(capture.attempts)
-        + len(capture.entry.get("not_understood", ()))
-    )
-    if not rows:
-        return []  # log segments, or no Kafka: notes of the analysis say so
+    if not has_traffic(capture):
+        return []
     rules = [rule for rule in _in_order() if only is None or rule.code in only]
     if any(rule.by_clock for rule in rules) and capture.set_back is not None:
         rules = [rule for rule in rules if not rule.by_clock]
@@ -98,6 +92,17 @@ def of_point(capture: CaptureFrame, only: Collection[str] | None = None) -> list
         for rule in rules:
             findings += _reported(rule, _matched(capture, rule))
     return sorted(findings, key=_rank)
+
+
+def has_traffic(capture: CaptureFrame) -> bool:
+    """Whether there is anything that a rule applies to: not so of log segments, nor where nothing is Kafka."""
+    return bool(
+        len(capture.table("connections"))
+        or len(capture.table("exchanges"))
+        or capture.sealed
+        or capture.attempts
+        or capture.entry.get("not_understood", ())
+    )
 
 
 def _in_order() -> Iterable[Rule]:

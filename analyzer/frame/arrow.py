@@ -141,7 +141,11 @@ def minus(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def micros(nanos: np.ndarray) -> np.ndarray:
     """Convert nanoseconds to microseconds; NULL stays NULL."""
-    return np.where(nanos == NULL, NULL, nanos // 1000)
+    absent = nanos == NULL
+    values: np.ndarray = nanos // 1000
+    if absent.any():
+        values[absent] = NULL
+    return values
 
 
 def over(values: np.ndarray, kind: pa.DataType, absent: np.ndarray | None = None) -> pa.Array:
@@ -207,11 +211,13 @@ def dictionary(indices: np.ndarray, values: Any) -> pa.Array:
     """A column of strings, by the index of each row's string in `values`; NULL, in int64 only, is null."""
     absent = _absent(indices) if indices.dtype == np.int64 else None
     where = over(indices.astype(np.int32, copy=False), pa.int32(), absent)
-    return pa.DictionaryArray.from_arrays(where, pa.array(list(values), pa.string()), safe=False)
+    # Where all are null: PyArrow does not make plain strings of an empty dictionary.
+    return pa.DictionaryArray.from_arrays(where, pa.array(list(values) or [""], pa.string()), safe=False)
 
 
 def strings(numbers: np.ndarray, values: list[str]) -> pa.Array:
     """Like `dictionary`, for few of many `values`: the column's dictionary has only those in use."""
     used, local = compact(numbers, len(values))
     where = over(local, pa.int32(), _absent(numbers))
-    return pa.DictionaryArray.from_arrays(where, pa.array([values[i] for i in used.tolist()], pa.string()), safe=False)
+    few = [values[i] for i in used.tolist()] or [""]
+    return pa.DictionaryArray.from_arrays(where, pa.array(few, pa.string()), safe=False)

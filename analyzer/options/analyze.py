@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from kwire.analyzer.common.errors import UsageError
 from kwire.analyzer.options import common, values
-from kwire.analyzer.options.common import CommandOptions, LiveOptions, ReadArguments, SparkOptions
+from kwire.analyzer.options.common import CommandOptions, LiveOptions, PayloadArguments, ReadArguments, SparkOptions
 from kwire.analyzer.options.declare import argument, flag, option
 
 LIVE = ("bpf", "snaplen", "duration", "via", "spool", "rotate_bytes", "rotate_seconds", "keep")
@@ -15,7 +15,7 @@ LIVE = ("bpf", "snaplen", "duration", "via", "spool", "rotate_bytes", "rotate_se
 
 
 @dataclass(frozen=True, kw_only=True)
-class AnalyzeOptions(SparkOptions, LiveOptions, ReadArguments, CommandOptions):
+class AnalyzeOptions(SparkOptions, LiveOptions, PayloadArguments, ReadArguments, CommandOptions):
     """Options of `kwire analyze`."""
 
     examples: ClassVar[tuple[tuple[str, str], ...]] = (
@@ -41,7 +41,7 @@ class AnalyzeOptions(SparkOptions, LiveOptions, ReadArguments, CommandOptions):
         choices=("none", "batches", "meta", "full"),
         default="batches",
         help="how far record batches are opened: not at all; headers and checksums (the default); a row a record, "
-        "without content; with keys, values and headers",
+        "without content; with keys, values and headers (which options about keys and values imply)",
     )
     decompressed_limit: int | None = option(
         "--decompressed-limit",
@@ -61,6 +61,9 @@ class AnalyzeOptions(SparkOptions, LiveOptions, ReadArguments, CommandOptions):
         default=True,
         old=["--no-meaning"],
         help="leave out what the traffic means (clients, groups, transactions, findings ...)",
+    )
+    journeys: bool = flag(
+        "--no-journeys", default=True, help="leave out the table journeys: who read each produced batch, and when"
     )
     keep_secrets: bool = flag(
         "--keep-secrets", help="with --keep-bytes: secrets too, so that the dataset holds passwords"
@@ -96,12 +99,24 @@ class AnalyzeOptions(SparkOptions, LiveOptions, ReadArguments, CommandOptions):
     """`out` is a temporary folder: the command line had no -o."""
 
 
+def check_payloads(options: AnalyzeOptions) -> None:
+    """Raise UsageError for options about keys and values where these are not read."""
+    if options.records in ("none", "meta"):
+        for name in ("schemas", "registry", "payloads"):
+            if getattr(options, name):
+                raise UsageError(
+                    f"--{name} does not go with --records {options.records}",
+                    "keys and values are read with --records full",
+                )
+
+
 NEEDS_DATASET = ("append", "follow", "keep", "keep_bytes", "rotate_bytes", "rotate_seconds", "wait")
 """Options that mean nothing without a dataset to write."""
 
 
 def run_by(options: AnalyzeOptions) -> str:
     """MODULE:FUNCTION that does it. Raises UsageError for options that do not go together."""
+    check_payloads(options)
     if options.interface is None and not options.captures:
         raise UsageError("the following arguments are required: CAPTURE, or -i IFACE", "kwire analyze --help")
     for name in NEEDS_DATASET if not options.out else ():

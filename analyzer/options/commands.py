@@ -44,7 +44,7 @@ COMMANDS = {
             f"{_IN}.analyze:AnalyzeOptions",
             f"{_IN}.analyze:run_by",
         ),
-        Command("show", "print exchanges, one a line", f"{_IN}.show:ShowOptions", "kwire.analyzer.cli.commands:show"),
+        Command("show", "print exchanges, one a line", f"{_IN}.show:ShowOptions", f"{_IN}.show:run_by"),
         Command(
             "sql",
             "ask a dataset in SQL; without a query, at a prompt",
@@ -68,6 +68,12 @@ COMMANDS = {
             "what happened, in order, one line an event",
             f"{_IN}.questions:StoryOptions",
             "kwire.analyzer.story.command:story",
+        ),
+        Command(
+            "compare",
+            "two captures of the same job, before and after a change: what changed on the wire?",
+            f"{_IN}.questions:CompareOptions",
+            "kwire.reports.compare.command:run",
         ),
         Command(
             "record",
@@ -98,6 +104,12 @@ COMMANDS = {
             "what differs: captured against replayed, or one replay against another",
             f"{_IN}.replay:DiffOptions",
             "kwire.replay.commands:diff",
+        ),
+        Command(
+            "rehearse",
+            "an upgrade: replay at an old target twice and at a new one, compare, one verdict",
+            f"{_IN}.rehearse:RehearseOptions",
+            "kwire.replay.rehearse.command:rehearse",
         ),
         Command(
             "scrub",

@@ -9,6 +9,7 @@ from kwire.analyzer.options import values
 from kwire.analyzer.options.declare import HIDDEN, flag, option, repeated
 
 _READING, _LIVE, _ROW, _SPARK = "reading captures", "live capture", "rows of files", "Spark"
+_PAYLOADS = "keys and values"
 
 TOOLS = ("libpcap", "ring", "tcpdump", "dumpcap", "scapy")
 """Values of --via."""
@@ -76,6 +77,40 @@ class ReadArguments(CaptureOptions):
         metavar="BYTES",
         group=_READING,
         help="bytes of unfinished messages kept (default: 512 MiB)",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PayloadArguments:
+    """How keys and values of records are decoded (`kwire.analyzer.payloads.options`)."""
+
+    schemas: str | None = option(
+        "--schemas",
+        metavar="DIR",
+        group=_PAYLOADS,
+        help="decode keys and values with the schemas in this folder, files named by id or subject: 17.avsc, "
+        "orders-value.proto",
+    )
+    registry: str | None = option(
+        "--registry",
+        metavar="URL",
+        group=_PAYLOADS,
+        help="decode them with the schemas of this registry, which is asked for ids that records name",
+    )
+    payloads: bool = flag(
+        "--payloads",
+        group=_PAYLOADS,
+        help="decode them as far as no schema is needed (JSON, text, MessagePack)",
+    )
+
+
+def color() -> Any:
+    """The field of --color."""
+    return option(
+        "--color",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="default: on a terminal (NO_COLOR, FORCE_COLOR)",
     )
 
 
@@ -194,4 +229,7 @@ class ViewsOptions:
 
     views: str | None = option(
         "--views", metavar="DIR", help="questions of your own beside kwire's views: a file NAME.sql each"
+    )
+    zones: str | None = option(
+        "--zones", metavar="FILE", help="zones of addresses for the view zones: a line each, `10.1.0.0/16 eu-west-1a`"
     )

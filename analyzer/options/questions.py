@@ -1,4 +1,4 @@
-"""Commands that ask a dataset, or a capture: `kwire sql`, `report`, `findings`, `story`, `view`."""
+"""Commands that ask a dataset, or a capture: `kwire sql`, `report`, `findings`, `story`, `compare`, `view`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from kwire.analyzer.options.common import CommandOptions, EngineOptions, KeylogOptions, ReadArguments, ViewsOptions
+from kwire.analyzer.options import values
+from kwire.analyzer.options.common import (
+    CommandOptions,
+    EngineOptions,
+    KeylogOptions,
+    ReadArguments,
+    ViewsOptions,
+    color,
+)
 from kwire.analyzer.options.declare import argument, flag, option, repeated
 
 
@@ -87,8 +95,17 @@ class FindingsOptions(ReadArguments, CommandOptions):
         help="a fact becomes a warning: acks=all, compression=required, tls=required (repeatable)",
     )
     filter: None = None
-    json: bool = flag("--json", help="one JSON object a line: the columns of table findings")
+    json: bool = flag("--json", help="one JSON object a line: the columns of table findings (--format json)")
+    format: str | None = option(
+        "--format",
+        choices=("text", "json", "junit", "github"),
+        help="text (default), JSON, JUnit XML for builds, or annotations of GitHub Actions",
+    )
+    summary: str | None = option(
+        "--summary", metavar="FILE.md", help="also write them there as Markdown, as for $GITHUB_STEP_SUMMARY"
+    )
     released: dict[int, tuple[int, int]] | None = None
+    color: str = color()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +115,10 @@ class StoryOptions(ReadArguments, CommandOptions):
     examples: ClassVar[tuple[tuple[str, str], ...]] = (
         ("kwire story orders.pcap", "the ten things worth knowing"),
         ("kwire story day1.kwire --group billing", "all that happened in one group"),
+        (
+            "kwire story day1.kwire --topic orders --partition 0 --offset 4711",
+            "one record: sent, replicated, read, committed",
+        ),
     )
 
     epilog: ClassVar[str] = (
@@ -109,12 +130,50 @@ class StoryOptions(ReadArguments, CommandOptions):
     group: str | None = option("--group", metavar="G", help="what happened in this group")
     client: str | None = option("--client", metavar="C", help="what the client with this client id did")
     topic: str | None = option("--topic", metavar="T", help="what happened to this topic")
+    partition: int | None = option(
+        "--partition", metavar="P", parse=values.count_or_zero, help="with --topic: of this partition alone"
+    )
+    offset: int | None = option(
+        "--offset",
+        metavar="N",
+        parse=values.offset,
+        help="with --topic and --partition: the journey of this record, from its producer to each reader",
+    )
     transaction: str | None = option("--transaction", metavar="X", help="what was done with this transactional id")
     connection: str | None = option(
         "--connection", metavar="C", help="what happened on this connection (a name of show --json)"
     )
     filter: None = None
     json: bool = flag("--json", help="one JSON object a line, in order of time")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions(ReadArguments, CommandOptions):
+    """Options of `kwire compare`."""
+
+    examples: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("kwire compare before.pcap after.pcap", "we upgraded the client: what changed on the wire?"),
+        ("kwire compare day1.kwire day2.kwire --fail-on warning", "a gate: exit 1 where something is worse"),
+    )
+
+    before: str = argument("BEFORE", help="a capture or a dataset, - for a capture from stdin")
+    after: str = argument("AFTER", help="another one of the same job, after the change")
+    fail_on: str = option(
+        "--fail-on",
+        choices=("note", "warning", "error", "never"),
+        default="warning",
+        help="exit 1 where a change is as bad as this (default: warning)",
+    )
+    format: str | None = option(
+        "--format",
+        choices=("text", "json", "html", "junit", "github"),
+        help="text, JSON, a page, JUnit XML for builds, GitHub annotations (default: as FILE ends, else text)",
+    )
+    out: str | None = option("-o", "--out", metavar="FILE", help="write it there, not to stdout")
+    json: bool = flag("--json", help="as JSON (--format json)")
+    summary: str | None = option(
+        "--summary", metavar="FILE.md", help="also write it there as Markdown, as for $GITHUB_STEP_SUMMARY"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

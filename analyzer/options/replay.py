@@ -14,7 +14,7 @@ from kwire.analyzer.options.declare import argument, flag, option, repeated, yes
 SILENCE_SECONDS = 60.0
 """Default of --give-up-after."""
 
-FAIL_ON = ("any", "unexpected", "slower", "never")
+ANY, UNEXPECTED, SLOWER, NEVER = FAIL_ON = ("any", "unexpected", "slower", "never")
 """Values of --fail-on."""
 
 _PACE, _SELECTION, _NAMES, _SEEDING, _TARGET = (
@@ -27,12 +27,11 @@ _PACE, _SELECTION, _NAMES, _SEEDING, _TARGET = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class SendOptions:
-    """Options of sending, by the command line or in Python: all but captures, target and RUN.
+class SelectOptions:
+    """Options that select what is sent, its pace and its users: of `kwire replay` and of `kwire rehearse`.
 
-    README.md says what each does. speed: a number, None for as fast as answers allow, or text of --speed. topics: names
-    or patterns, also with commas between them. since, until: as `90s`, or a time of RFC 3339. allow: names of APIs, or
-    `admin`. map_topic, map_group: a mapping, or texts A=B. audit: read back at the end what was acknowledged.
+    speed: a number, None for as fast as answers allow, or text of --speed. topics: names or patterns, also with commas
+    between them. since, until: as `90s`, or a time of RFC 3339. allow: names of APIs, or `admin`.
     """
 
     speed: float | str | None = option(
@@ -42,27 +41,12 @@ class SendOptions:
         group=_PACE,
         help="1: as captured (default); max: as answers allow; 0s:1,60s:5: changing with the capture",
     )
-    rate: float | None = option(
-        "--rate",
-        parse=values.rate,
-        metavar="N",
-        group=_PACE,
-        help="N requests a second on average, spaced as captured",
-    )
     longest_pause: float | None = option(
         "--longest-pause",
         parse=values.duration,
         metavar="TIME",
         group=_PACE,
         help="cut pauses between captured requests to this, as 60s (default: as captured)",
-    )
-    times: int = option(
-        "--times",
-        parse=values.count,
-        default=1,
-        metavar="N",
-        group=_PACE,
-        help="N copies of the capture, side by side",
     )
     give_up_after: float = option(
         "--give-up-after",
@@ -71,14 +55,6 @@ class SendOptions:
         metavar="TIME",
         group=_PACE,
         help="end the run, exit code 3, after so long without an answer of use (default: 60s)",
-    )
-    workers: int = option(
-        "--workers",
-        parse=values.count,
-        default=1,
-        metavar="N",
-        group=_PACE,
-        help="processes that send (default: 1)",
     )
     clients: str | None = option(
         "--clients",
@@ -101,6 +77,45 @@ class SendOptions:
         metavar="API",
         group=_SELECTION,
         help="also send this API, which changes the cluster (repeatable)",
+    )
+    principals: str | os.PathLike[str] | None = option(
+        "--principals",
+        metavar="FILE",
+        group=_TARGET,
+        help="log in as each captured user: TOML, a table per user (mechanism, username, password)",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SendOptions(SelectOptions):
+    """Options of sending, by the command line or in Python: all but captures, target and RUN.
+
+    README.md says what each does. map_topic, map_group: a mapping, or texts A=B. audit: read back at the end what was
+    acknowledged.
+    """
+
+    rate: float | None = option(
+        "--rate",
+        parse=values.rate,
+        metavar="N",
+        group=_PACE,
+        help="N requests a second on average, spaced as captured",
+    )
+    times: int = option(
+        "--times",
+        parse=values.count,
+        default=1,
+        metavar="N",
+        group=_PACE,
+        help="N copies of the capture, side by side",
+    )
+    workers: int = option(
+        "--workers",
+        parse=values.count,
+        default=1,
+        metavar="N",
+        group=_PACE,
+        help="processes that send (default: 1)",
     )
     map_topic: Mapping[str, str] | Iterable[str] = repeated(
         "--map-topic",
@@ -163,12 +178,6 @@ class SendOptions:
         help="send as it reads, and look at nothing before (stdin always, as in tcpdump -U -w - | kwire replay -)",
     )
     audit: bool = flag("--no-audit", default=True, help="do not read back what the target acknowledged")
-    principals: str | os.PathLike[str] | None = option(
-        "--principals",
-        metavar="FILE",
-        group=_TARGET,
-        help="log in as each captured user: TOML, a table per user (mechanism, username, password)",
-    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,6 +37,15 @@ def count_or_zero(text: str) -> int:
     return 0 if text == "0" else count(text)
 
 
+def offset(text: str) -> int:
+    """An offset of a partition: a number from 0 on that fits into 63 bits."""
+    value = int(text) if text.isascii() and text.isdigit() and len(text) <= 19 else -1
+    if not 0 <= value < 1 << 63:
+        shown = repr(text) if len(text) <= 40 else f"one of {len(text):,} characters"
+        raise argparse.ArgumentTypeError(f"{shown} is not a number from 0 on")
+    return value
+
+
 def threads(text: str) -> int:
     """A number of threads."""
     value = count(text)
@@ -67,3 +76,11 @@ def size(text: str) -> int:
     if match is None or match[2] not in _BYTES or not int(match[1]):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes, as 100MB or 64MiB")
     return int(match[1]) * _BYTES[match[2]]
+
+
+def address(text: str) -> tuple[str, int]:
+    """[HOST:]PORT to listen on: this machine alone where no host is given, any free port where it is 0."""
+    match = re.fullmatch(r"(?:(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\[\]:\s]+)):)?([0-9]{1,5})", text)
+    if match is None or int(match[3]) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not [HOST:]PORT, as 9108 or 0.0.0.0:9108")
+    return match[1] or match[2] or "127.0.0.1", int(match[3])

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kwire.analyzer.analysis import control_exchanges
+from kwire.analyzer.payloads.options import PayloadOptions
 from kwire.analyzer.records.arrow_tables import BATCHES, FULL, NO_RECORDS, WITHOUT
 from kwire.analyzer.records.batches import Limits
 
@@ -29,7 +30,9 @@ class AnalysisOptions:
     filter, connection    limit the exchanges: a parsed expression, the name of a connection
     keep_bytes            also make the table `messages`; keep_secrets: overwrite nothing in it
     records, limits       how far record batches are opened, and how large they may become
-    meaning               also analyse the traffic (`tables.MEANING`)"""
+    meaning               also analyse the traffic (`tables.MEANING`)
+    journeys              of it also the table `journeys`
+    payloads              decode keys and values, where records are opened with their content"""
 
     filter: Any = None
     connection: str | None = None
@@ -38,6 +41,8 @@ class AnalysisOptions:
     limits: Limits = field(default_factory=Limits)
     keep_secrets: bool = False
     meaning: bool = True
+    journeys: bool = True
+    payloads: PayloadOptions | None = None
 
     @classmethod
     def of(
@@ -50,6 +55,8 @@ class AnalysisOptions:
         decompressed_ratio: int | None = None,
         keep_secrets: bool = False,
         meaning: bool = True,
+        journeys: bool = True,
+        payloads: PayloadOptions | None = None,
     ) -> AnalysisOptions:
         """Make options of plain arguments: the filter as text or parsed, None for the default limits.
 
@@ -57,20 +64,23 @@ class AnalysisOptions:
         if records not in WITHOUT:
             raise ValueError(f"records={records!r}: there are {', '.join(WITHOUT)}")
         limits = Limits(decompressed_limit or Limits.bytes, decompressed_ratio or Limits.ratio)
-        return cls(parsed(filter), connection, keep_bytes, records, limits, keep_secrets, meaning)
+        return cls(parsed(filter), connection, keep_bytes, records, limits, keep_secrets, meaning, journeys, payloads)
 
     @classmethod
     def from_arguments(cls, options: AnalyzeOptions) -> AnalysisOptions:
-        """As `kwire analyze` was asked."""
+        """As `kwire analyze` was asked. Options about payloads imply that records are opened with their content."""
+        payloads = PayloadOptions.of(options.schemas, options.registry, options.payloads)
         return cls.of(
             options.filter,
             None,
             options.keep_bytes,
-            options.records,
+            options.records if payloads is None else FULL,
             options.decompressed_limit,
             options.decompressed_ratio,
             options.keep_secrets,
             options.meaning,
+            options.journeys,
+            payloads,
         )
 
     @property

@@ -18,6 +18,7 @@ from kwire.analyzer.analysis.clients import Key as ClientKey
 from kwire.analyzer.analysis.cluster_metadata import TopicIds
 from kwire.analyzer.analysis.control_exchanges import Border, ControlExchanges
 from kwire.analyzer.analysis.groups import Groups
+from kwire.analyzer.analysis.journeys import Journeys
 from kwire.analyzer.analysis.offsets import Offsets
 from kwire.analyzer.analysis.sessions import Sessions, readers_table
 from kwire.analyzer.analysis.transactions import Transactions
@@ -56,9 +57,11 @@ class AnalysisTables:
         self._windows: list[tuple[int, int]] = []
 
     @staticmethod
-    def all_collectors() -> tuple[ResumableCollector, ...]:
-        """Return a new collector of each kind."""
-        return Clients(), Groups(), Offsets(), Transactions()
+    def all_collectors(journeys: bool = True) -> tuple[ResumableCollector, ...]:
+        """Return a new collector of each kind; that of journeys, where it is wanted, last: it learns from the others'
+        rows."""
+        collectors = Clients(), Groups(), Offsets(), Transactions()
+        return (*collectors, Journeys()) if journeys else collectors
 
     def take(self, window: Window) -> None:
         """Let the collectors learn from a window."""
@@ -91,7 +94,11 @@ class AnalysisTables:
         for position, collector in enumerate(self.collectors):
             if collector.held_bytes - self._held_before[position] > MOST_HELD_BYTES:
                 after = collector.onward(border)
-                yield from collector.tables(capture, topics.name)
+                if isinstance(collector, Journeys):
+                    collector.groups = self._groups_so_far()
+                for name, table in collector.tables(capture, topics.name):
+                    self._learn_transactions(name, table)
+                    yield name, table
                 self.collectors = (*self.collectors[:position], after, *self.collectors[position + 1 :])
                 self._held_before[position] = after.held_bytes
                 self.early_rows += 1
@@ -103,6 +110,21 @@ class AnalysisTables:
                     yield "readers", readers_table(capture, sessions.over, clients.groups())
                     self.early_rows += 1
             sessions.clear_over()  # without collectors (a filter), they never become rows
+
+    def _groups_so_far(self) -> dict[ClientKey, list[str]]:
+        return {
+            key: groups
+            for collector in self.collectors
+            if isinstance(collector, Clients)
+            for key, groups in collector.groups().items()
+        }
+
+    def _learn_transactions(self, name: str, rows: pa.Table) -> None:
+        """Tell the collector of journeys what became of transactions."""
+        if name == "transactions":
+            for collector in self.collectors:
+                if isinstance(collector, Journeys):
+                    collector.learn_transactions(rows)
 
     def finish(self, capture: str, topics: TopicIds, sessions: Sessions) -> Iterator[tuple[str, pa.Table]]:
         """Make the tables, empty ones too, when all windows were taken.
@@ -116,8 +138,13 @@ class AnalysisTables:
             self.collectors = tuple(others)
             if self.early_rows:
                 give_back()
+            if isinstance(collector, Journeys):
+                collector.groups = _groups(rows["clients"][-1], before)
+                yield from collector.tables(capture, topics.name)  # they are many: Parquet takes them as they are
+                continue
             for name, table in collector.tables(capture, topics.name):
                 rows[name].append(table)
+                self._learn_transactions(name, table)
             if isinstance(collector, Clients):
                 before = collector.groups_before
         if means:

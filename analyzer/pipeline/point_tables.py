@@ -87,7 +87,7 @@ class PointTables(Sink[Rows]):
         look_up = look_up or self.topics.name
         self.selection = Selection(options, look_up, None if before is None else before.messages)
         self.latency = Latency() if before is None else before.latency
-        collectors = AnalysisTables.all_collectors() if before is None else before.collectors
+        collectors = AnalysisTables.all_collectors(options.journeys) if before is None else before.collectors
         self.analysis = AnalysisTables(
             ControlExchanges() if before is None else before.control, collectors if options.means else ()
         )
@@ -108,7 +108,7 @@ class PointTables(Sink[Rows]):
         self._small: tuple[Collector, ...] = (self._ended, leaders, self._brokers, self.topics, self._offers)
         """Collectors of small tables, as these stand in the dataset."""
         self._records = (
-            OpenedRecords(options.records, threads, options.limits, look_up, options.everything)
+            OpenedRecords(options.records, threads, options.limits, look_up, options.everything, options.payloads)
             if before is None
             else before.records.onward(look_up)
         )
@@ -160,6 +160,7 @@ class PointTables(Sink[Rows]):
 
     def flush(self) -> Iterator[Rows]:
         """Return all exchanges that wait, and rows of small tables; what makes them may run while windows are taken."""
+        self.summary.own.take(self.waiting)
         yield "exchanges", exchange_tables.later_exchanges(self.names, self.waiting)
         yield "partitions", exchange_tables.later_partitions(self.names, self.waiting)
         self.waiting, self.rows = [], 0

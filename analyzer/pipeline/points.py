@@ -14,11 +14,12 @@ from typing import Any, BinaryIO, Final
 import pyarrow as pa
 
 from kwire.analyzer.analysis.cluster_metadata import TopicIds
-from kwire.analyzer.analysis.record_sets import RowGroups
+from kwire.analyzer.analysis.record_sets import RowGroups, payload_columns
 from kwire.analyzer.analysis.summary import Summary
 from kwire.analyzer.bulk.engine import Engine, Settings
 from kwire.analyzer.dataset.dataset import DatasetError, Writer
 from kwire.analyzer.dataset.parquet_files import LazyTable, as_table
+from kwire.analyzer.payloads.options import of_point
 from kwire.analyzer.pipeline.analysis_options import AnalysisOptions, parsed
 from kwire.analyzer.pipeline.drive import drive, topic_names
 from kwire.analyzer.pipeline.point_result import PointResult, joined, manifest, nothing_matches
@@ -122,7 +123,9 @@ def _read_log(
         if progress is not None:
             progress(point.name, read, size)
 
-    groups = RowGroups()
+    payloads = options.payloads if options.records == FULL else None
+    decoded = None if payloads is None else payload_columns(payloads, str)
+    groups = RowGroups(None if decoded is None else decoded.fill)
 
     def gather(name: str, table: pa.Table) -> None:
         for group in groups.put(name, table):
@@ -134,6 +137,8 @@ def _read_log(
     for name in ("batches", "records"):
         if name not in WITHOUT[options.records]:
             put(name, empty_table(name))
+    if decoded is not None:
+        put("schemas", decoded.schemas(point.name))
     summary = Summary()
     summary.finish_log(read)
     return PointResult(read.capture, read.notes, summary)
@@ -161,6 +166,8 @@ def _point_rows(
     point: CapturePoint, settings: Settings, options: AnalysisOptions, progress: Progress | None, stdin: BinaryIO | None
 ) -> Generator[tuple[str, LazyTable], None, PointResult]:
     size = size_of(point)
+    if options.records == FULL:
+        options = dataclasses.replace(options, payloads=of_point(options.payloads, point))
     how = how_to_read(settings, options, size)
     engine = Engine(point, how, stdin, reader=_reader(point, how))
     topics = TopicIds()

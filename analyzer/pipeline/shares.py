@@ -40,6 +40,7 @@ import pyarrow as pa
 from kwire.analyzer.analysis import ResumableCollector
 from kwire.analyzer.analysis.cluster_metadata import TopicIds
 from kwire.analyzer.analysis.latency import is_across, put_rest
+from kwire.analyzer.analysis.latency_quantiles import OwnLatencies
 from kwire.analyzer.analysis.summary import Summary
 from kwire.analyzer.bulk import exchange_tables
 from kwire.analyzer.bulk.engine import Engine, Settings, Share, ShareOfPackets
@@ -306,11 +307,15 @@ def merge(
     ranges: Iterable[Sequence[Piece]],
     parts: Parts,
     decided: Path | None = None,
-) -> list[dict[str, Any]]:
+) -> tuple[list[dict[str, Any]], OwnLatencies]:
     """The rows of all shares, range by range, in the capture point's order; what the manifest says of the files that
-    hold them. `files`: those of the capture point; `decided`: where `take_facts` put what it found of exchanges that
-    depend on other connections', of these ranges at least; None: nothing was asked of it."""
+    hold them, and their latencies for the summary.
+
+    `files`: those of the capture point; `decided`: where `take_facts` put what it found of exchanges that depend on
+    other connections', of these ranges at least; None: nothing was asked of it.
+    """
     buffers = BufferPool()
+    own = OwnLatencies()
     for pieces in _at_once(ranges):
         by_table: dict[str, list[Piece]] = defaultdict(list)
         for piece in pieces:
@@ -323,6 +328,7 @@ def merge(
             rows = from_wire(names, list(carried.values()), buffers)
             if decided is not None:
                 _decide(rows, [decided_path(decided, place) for place in sorted({piece.range for piece in row_pieces})])
+            own.take([rows])
             parts.write("exchanges", exchange_tables.later_exchanges(names, [rows]))
             if rows.partitions.shape[1]:
                 parts.write("partitions", exchange_tables.later_partitions(names, [rows]))
@@ -332,7 +338,7 @@ def merge(
                 table = table.unify_dictionaries().combine_chunks()
                 order = _order(table[_TRIGGER].to_numpy(), table[_BORN].to_numpy())
                 parts.write(name, table.drop_columns([_TRIGGER, _BORN]).take(pa.array(order)))
-    return parts.close()
+    return parts.close(), own
 
 
 def _at_once(ranges: Iterable[Sequence[Piece]]) -> Iterator[list[Piece]]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from kwire.analyzer.common import output_file
 from kwire.analyzer.common.errors import UsageError
 from kwire.analyzer.common.escapes import printable
+from kwire.captures.extras import install
 
 if TYPE_CHECKING:
     from kwire.analyzer.options.scrub import ScrubOptions
@@ -34,7 +35,7 @@ def scrub(options: ScrubOptions) -> int:
     from kwire.captures.tls.ciphers import available
 
     if not available():
-        raise UsageError("scrub needs the package cryptography, which is not installed", "pip install 'kwire[tls]'")
+        raise UsageError("scrub needs the package cryptography, which is not installed", install("tls"))
     keep = frozenset(part for text in options.keep for part in text.split(",") if part)
     for name in sorted(keep - KEEPABLE.keys()):
         raise UsageError(f"--keep: there is no {name!r}", f"there are {', '.join(KEEPABLE)}")

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from urllib.parse import parse_qsl, unquote
 
 from kwire.captures.errors import CaptureError
+from kwire.captures.extras import install
 from kwire.captures.files.urls import ARROW, shown
 
 CHUNK_BYTES = 16 << 20
@@ -116,7 +117,7 @@ def place(url: str) -> Location:
         arrow = ", ".join(f"{name}://" for name in ARROW)
         raise CaptureError(
             f"{shown(url)}: {scheme}:// needs fsspec, which is not installed",
-            f"pip install 'kwire[urls]'; without it there are {arrow} and file://",
+            f"{install('urls')}; without it there are {arrow} and file://",
         ) from None
     try:
         return _Cleaned(url, _FsspecLocation(*url_to_fs(url)))

@@ -15,12 +15,13 @@ def capture(interface: str, expression: str, snaplen: int) -> None:
     import struct
     import time
 
+    from kwire.captures.extras import install
     from kwire.captures.live.taps import file_header
 
     try:
         from scapy.all import conf
     except ImportError:
-        sys.exit("scapy is not installed: pip install 'kwire[live]'")
+        sys.exit(f"scapy is not installed: {install('live')}")
     try:
         listening = conf.L2listen(iface=interface, filter=expression or None)
     except Exception as failure:  # scapy raises what it likes

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 
 from kwire.captures.errors import CaptureError
+from kwire.captures.extras import install
 from kwire.captures.tls import evp
 from kwire.captures.tls.derivation import KeyBlock, expand_label, following, key_block
 from kwire.captures.tls.suites import CBC, CCM, CHACHA, GCM, SUITES, Suite
@@ -82,7 +83,7 @@ def available() -> bool:
 def need() -> None:
     """Raise CaptureError where they cannot."""
     if not available():
-        raise CaptureError(f"{_NOT_THERE}, which is not installed", "pip install 'kwire[tls]'")
+        raise CaptureError(f"{_NOT_THERE}, which is not installed", install("tls"))
 
 
 def _aead(suite: Suite, key: bytes) -> Any:

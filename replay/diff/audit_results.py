@@ -24,6 +24,7 @@ OUT_OF_ORDER: Final = "stored out of order"
 DISPLACED: Final = "acknowledged records at other offsets"
 UNCLAIMED: Final = "more records than acknowledged"
 TRANSACTION: Final = "(transaction)"
+_OF_RECORDS: Final = ("acknowledged", "stored")
 OF_TRANSACTIONS: Final = {
     "hidden": "of committed transactions are hidden from readers at read_committed",
     "visible": "of aborted transactions are visible to readers at read_committed",
@@ -148,6 +149,11 @@ def _places_of(pairs: Sequence[Pair], api_key: int) -> Iterable[int]:
     if isinstance(pairs, Pairs):
         return pairs.places_of((api_key,))
     return (place for place, pair in enumerate(pairs) if pair.api_key == api_key)
+
+
+def is_of_records(path: str, kind: str) -> bool:
+    """Whether a difference, by its path and kind, is about records that the target acknowledged."""
+    return path == TRANSACTION or (path == "(records)" and (kind == UNCLAIMED or kind.startswith(_OF_RECORDS)))
 
 
 def place_of(partition: Partition | None, offset: int | None = None) -> int:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -165,7 +165,14 @@ _SENT_AGAIN: Final = frozenset(("leader_moved", "reconnected", "topic_appears"))
 """Rules of the replayer by which a batch is sent again, behind those that its client had sent after it."""
 _OUT_OF_ORDER: Final = frozenset(("batch out of its producer's order", audit_results.OUT_OF_ORDER))
 _SEEN_OTHERWISE: Final = frozenset(
-    (*reader_progress.READ_LESS, "record missing", "record extra", "record changed", "record of an aborted transaction")
+    (
+        *reader_progress.READ_LESS,
+        reader_progress.OTHER_TIME,
+        "record missing",
+        "record extra",
+        "record changed",
+        "record of an aborted transaction",
+    )
 )
 """Kinds of differences of readers that follow from a log which is otherwise than the target acknowledged."""
 _LOST: Final = frozenset(("unreachable", "session_lost"))
@@ -198,6 +205,9 @@ class Comparison:
     answers: Counter[int] = field(default_factory=Counter)
     learned: bool = False
     ended: str = ""
+    topics: set[str] = field(default_factory=set)
+    groups: set[str] = field(default_factory=set)
+    accepted: Counter[int] = field(default_factory=Counter)
 
     @property
     def apis(self) -> set[str]:
@@ -225,15 +235,22 @@ def compare(pairs: Sequence[Pair], differences: Differences | None = None) -> Co
     return _Comparing(pairs, Comparison(Differences() if differences is None else differences)).run()
 
 
-def compare_beyond(pairs: Sequence[Pair], old: Sequence[Pair]) -> Comparison:
-    """Compare old against new, where `old` is old against old: what differs there differs by itself (`noise`)."""
+Accept = Callable[[Difference], "int | None"]
+"""Says which of the differences that somebody expects one is, by its number; None: of none."""
+
+
+def compare_beyond(pairs: Sequence[Pair], old: Sequence[Pair], accept: Accept | None = None) -> Comparison:
+    """Compare old against new, where `old` is old against old: what differs there differs by itself (`noise`).
+    `accept`: known differences."""
     before = compare(old)
     latencies = {**before.measured.by_api, **before.measured.by_broker}
     learned = noises.learn(before.differences.groups(), before.answers, latencies)
     judged = before.judged
-    comparison = _Comparing(pairs, Comparison(), learned, judged=judged).run()
+    comparison = _Comparing(pairs, Comparison(), learned, judged=judged, accept=accept).run()
     explained = learned.explains(comparison.differences.groups(), comparison.answers)
-    return _Comparing(pairs, Comparison(), learned, explained, judged).run() if explained else comparison
+    if not explained:
+        return comparison
+    return _Comparing(pairs, Comparison(), learned, explained, judged, accept).run()
 
 
 def _topic(place: Place) -> str:
@@ -252,8 +269,10 @@ class _Comparing:
         learned: noises.Noise | None = None,
         explained: frozenset[noises.Kind] = frozenset(),
         judged: bool = True,
+        accept: Accept | None = None,
     ) -> None:
         self.pairs = pairs
+        self.accept = accept
         self.noise, self.explained, self.judged = learned, explained, judged
         self.runs = pairs.runs if isinstance(pairs, Pairs) else ()
         self.place = 0  # of the pair that is compared now
@@ -304,7 +323,9 @@ class _Comparing:
         for group in self.correspondence.groups.values():
             self._take(self._group(group))
         self.result.learned = self.noise is not None
-        self.result.differences.take(map(self._counted, self._slower()))
+        self.result.differences.take(map(self._counted, map(self._without_known, self._slower())))
+        self.result.topics = set(self.correspondence.named_topics)
+        self.result.groups = self.pairs.groups() if isinstance(self.pairs, Pairs) else set()
         counts = np.bincount(self.verdicts, minlength=_UNEXPECTED + 1).tolist()
         _, self.result.same, self.result.expected, self.result.unexpected = counts
         self.result.compared = sum(counts[_SAME:])
@@ -390,10 +411,20 @@ class _Comparing:
         return dataclasses.replace(difference, rule="consequence", cause=self.ended)
 
     def _without_noise(self, difference: Difference) -> Difference:
-        """Marks a difference as expected if comparing the old run with itself shows it as often."""
+        """Marks a difference as expected if somebody expects it, or if comparing the old run with itself shows it as
+        often."""
+        difference = self._without_known(difference)
         if difference.unexpected and noises.kind_of(difference) in self.explained:
             return dataclasses.replace(difference, rule="noise")
         return difference
+
+    def _without_known(self, difference: Difference) -> Difference:
+        """Marks a difference as expected if somebody expects it."""
+        known = self.accept(difference) if self.accept is not None and difference.unexpected else None
+        if known is None:
+            return difference
+        self.result.accepted[known] += 1
+        return dataclasses.replace(difference, rule="accepted")
 
     def _blocks(self, pairs: Pairs) -> None:
         """Compares equal answers many at once, the others one by one."""

@@ -84,14 +84,32 @@ class Reading:
 
 
 @dataclass(slots=True)
+class Watermarks:
+    """High watermarks of one side's answers that have records of a partition. `below`: how many are not behind the last
+    record of their answer; `place`, `first`: of the first of these, with (high watermark, last record)."""
+
+    answers: int = 0
+    below: int = 0
+    place: int = -1
+    first: tuple[int, int] = (-1, -1)
+
+    def add(self, high: int, last: int, place: int) -> None:
+        self.answers += 1
+        if 0 <= high <= last:
+            if not self.below:
+                self.place, self.first = place, (high, last)
+            self.below += 1
+
+
+@dataclass(slots=True)
 class Partition:
     """A topic-partition that was written to or read. `failed`: a batch was stored on the left only; `gained`: records
     that were stored on the right only, by digest; `unseen`: something was produced whose offset no answer tells
     (acks=0); `interleaved`: batches are in another order on the right, or several copies of the capture are there
     (`--times`); `swallowed`: places of exchanges whose batch one side took for a duplicate; `resent`: of those whose
     batch it took for their own, sent again; `untimed`: has the left, has the right answered a batch without a log
-    append time? `forms`: how what either side has read is stored (`records.FORMS`). `heap`: where most of what is known
-    of it lies."""
+    append time? `forms`: how what either side has read is stored (`records.FORMS`); `watermarks`:
+    of either side. `heap`: where most of what is known of it lies."""
 
     topic: str
     index: int
@@ -106,6 +124,7 @@ class Partition:
     resent: set[int] = field(default_factory=set)
     untimed: list[bool] = field(default_factory=lambda: [False, False])
     forms: tuple[set[int], set[int]] = field(default_factory=lambda: (set(), set()))
+    watermarks: tuple[Watermarks, Watermarks] = field(default_factory=lambda: (Watermarks(), Watermarks()))
     _timed: StoredBatches = field(init=False)  # with a log append time on one side only
     _timed_left: set[int] = field(default_factory=set)  # of these, places where that is the left
     _again: set[int] = field(default_factory=set)  # of these, places where a replay sent it again
@@ -447,6 +466,9 @@ def _learn_fetch(correspondence: Correspondence, pair: Pair, place: int) -> None
                         if not follows:
                             into.add(record)
                         correspondence.partition(*key).forms[not left].add(record.form)
+                if records and not follows:
+                    high = partition.get("highWatermark", -1)
+                    correspondence.partition(*key).watermarks[not left].add(high, records[-1].offset, place)
                 if not left and records:
                     reading.served.append((starts.get(key, records[0].offset), records[-1].offset))
                 if left and not follows:

@@ -34,12 +34,15 @@ RULES: Final[dict[str, str]] = {
     "(up to a tenth of a topic's records, or a hundred)",
     "interrupted": "the run was ended by its user before it was sent, or while its answer was on the way",
     "noise": "old against old differs in this too, and as often (95 % confidence): it differs by itself",
+    "accepted": "known, and accepted by a file of expected differences (--expect)",
     "consequence": "follows from a difference that is reported for itself: a lost batch, a failed join, a reader's end",
 }
 """Why a difference is expected."""
 
 EXAMPLES: Final = 3
 """Of each kind of difference; the count tells the rest."""
+MOST_NAMES: Final = 10_000
+"""Topics, groups and other elements that are remembered of a kind of difference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,8 @@ class Consequence:
 
 @dataclass(frozen=True, slots=True)
 class Grouped:
-    """Differences that are alike. `consequences`: what follows from them, the most first."""
+    """Differences that are alike. `consequences`: what follows from them, the most first; `names`: topics, groups and
+    other elements that they are about, at most `MOST_NAMES`."""
 
     api_key: int
     version: int | None
@@ -101,6 +105,7 @@ class Grouped:
     count: int
     examples: tuple[Difference, ...]
     consequences: tuple[Consequence, ...] = ()
+    names: frozenset[str] = frozenset()
 
     @property
     def unexpected(self) -> bool:
@@ -114,6 +119,7 @@ class Differences:
         self._kept: list[Difference] = []
         self._groups: dict[Alike, list[Difference]] = {}
         self._counts: Counter[Alike] = Counter()
+        self._names: dict[Alike, set[str]] = {}
         self._following: dict[Alike, Counter[tuple[int, str, str, str]]] = {}
 
     def take(self, differences: Iterable[Difference]) -> None:
@@ -123,6 +129,9 @@ class Differences:
                 following = self._following.setdefault(difference.root.alike(), Counter())
                 following[key[0], difference.path, difference.kind, key[5]] += 1
             self._counts[key] += 1
+            names = self._names.setdefault(key, set())
+            if len(names) < MOST_NAMES:
+                names.update(difference.key, filter(None, (difference.row.get("group_id"),)))
             if self._counts[key] <= EXAMPLES:
                 self._groups.setdefault(key, []).append(difference)
                 self._kept.append(difference)
@@ -138,7 +147,8 @@ class Differences:
         for key, examples in self._groups.items():
             following = self._following.get(key, Counter()).most_common()
             consequences = tuple(Consequence(*what, count) for what, count in following)
-            yield Grouped(*key, self._counts[key], tuple(examples), consequences)
+            names = frozenset(self._names[key])
+            yield Grouped(*key, self._counts[key], tuple(examples), consequences, names)
 
 
 def grouped(differences: Differences) -> list[Grouped]:

@@ -33,7 +33,7 @@ from kwire.replay.diff.stored_run import Flags, Numbers
 from kwire.replay.diff.topic_texts import Texts
 
 _STORED: Final = ("errorCode", "baseOffset", "logAppendTimeMs")
-_READ: Final = ("records", "abortedTransactions")
+_READ: Final = ("records", "abortedTransactions", "highWatermark")
 """Fields of partitions in answers to Produce and to Fetch."""
 _NAMING: Final = (api_keys.METADATA, api_keys.CREATE_TOPICS)
 
@@ -84,7 +84,8 @@ class Produced(NamedTuple):
 
 class Read(NamedTuple):
     """Records of a partition that one side (0 left, 1 right) has read, as its consumer sees them: offsets (int64 each),
-    digests and forms. `span`: from the offset asked for to the last one; None: no record."""
+    digests, forms and times (int64 each). `span`: from the offset asked for to the last one; None: no record; `high`:
+    the answer's high watermark."""
 
     side: int
     topic: str
@@ -92,7 +93,9 @@ class Read(NamedTuple):
     offsets: bytes
     digests: bytes
     forms: bytes
+    times: bytes
     span: tuple[int, int] | None
+    high: int
 
 
 class Fetched(NamedTuple):
@@ -132,8 +135,11 @@ class _Block:
                 for read in fetched[at].reads:
                     partition = correspondence.partition(read.topic, read.partition)
                     reading = partition.reading(connections[at], place)
-                    (reading.right if read.side else reading.left).extend(read.offsets, read.digests, read.forms)
+                    seen = reading.right if read.side else reading.left
+                    seen.extend(read.offsets, read.digests, read.forms, read.times)
                     partition.forms[read.side].update(read.forms)
+                    if read.span is not None:
+                        partition.watermarks[read.side].add(read.high, read.span[1], place)
                     if read.side and read.span is not None:
                         reading.served.append(read.span)
             else:
@@ -275,6 +281,8 @@ class _Block:
         bounds = np.searchsorted(content.field, np.arange(len(where) + 1)).tolist()
         shown_before = np.concatenate(([0], np.cumsum(shown)))[bounds].tolist()
         offsets, forms = content.offset[shown].tobytes(), content.form[shown].tobytes()
+        times = content.time[shown].tobytes()
+        highs = given.columns["highWatermark"].filled(-1).tolist()
         digests = b"".join(itertools.compress(content.digests, shown.tolist()))
         for number, (at, topic, index) in enumerate(where):
             low, high = shown_before[number], shown_before[number + 1]
@@ -291,6 +299,8 @@ class _Block:
                     offsets[low * 8 : high * 8],
                     digests[low * DIGEST : high * DIGEST],
                     forms[low:high],
+                    times[low * 8 : high * 8],
                     span,
+                    highs[number],
                 ),
             )

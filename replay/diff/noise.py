@@ -22,6 +22,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from kwire.analyzer.common import statistics
 from kwire.replay.diff.differences import Difference, Grouped
 
 CONFIDENCE: Final = 0.95
@@ -103,7 +104,7 @@ class Noise:
         # An answer can differ in several places: then there are more differences than answers.
         of_old = max(self.compared[kind[0]], there)
         of_new = max(compared.get(kind[0], 0), count)
-        return more_often(there, of_old, count, of_new) > 1 - CONFIDENCE
+        return statistics.more_often(there, of_old, count, of_new) > 1 - CONFIDENCE
 
     def shifts(self, latencies: Mapping[str, tuple[Sequence[int], Sequence[int]]]) -> dict[str, list[Shift]]:
         """Of old against new, by API."""
@@ -121,24 +122,6 @@ def learn(groups: Iterable[Grouped], compared: Counter[int], latencies: Mapping[
     for group in groups:
         kinds[kind_of(group)] += group.count
     return Noise(kinds, compared, latencies)
-
-
-def more_often(before: int, of_before: int, after: int, of_after: int) -> float:
-    """The chance that `after` of `of_after` or more differ, where both differ equally often and that many differ in
-    all (Fisher's exact test, one-sided)."""
-    both, total = before + after, of_before + of_after
-    if after <= max(both - of_before, 0):
-        return 1.0
-    whole = _choose(total, both)
-    chances = (
-        _choose(of_after, count) + _choose(of_before, both - count) - whole
-        for count in range(after, min(both, of_after) + 1)
-    )
-    return min(sum(map(math.exp, chances)), 1.0)
-
-
-def _choose(count: int, some: int) -> float:
-    return math.lgamma(count + 1) - math.lgamma(some + 1) - math.lgamma(count - some + 1)
 
 
 def _shifts(left: Sequence[int], right: Sequence[int], old: Sequence[int], again: Sequence[int]) -> Iterable[Shift]:

@@ -103,26 +103,33 @@ class OffsetRanges:
 
 
 class Seen:
-    """Records by offset, 25 bytes each, most of them in `heap`."""
+    """Records by offset, 33 bytes each, most of them in `heap`."""
 
     def __init__(self, heap: Heap) -> None:
-        self._offsets, self._digests, self._forms = (GrowingBytes(heap) for _ in range(3))
+        self._offsets, self._digests, self._forms, self._times = (GrowingBytes(heap) for _ in range(4))
 
     def add(self, record: Record) -> None:
-        self.extend(record.offset.to_bytes(8, sys.byteorder), record.digest, bytes((record.form,)))
+        offset, time = (number.to_bytes(8, sys.byteorder, signed=True) for number in (record.offset, record.time))
+        self.extend(offset, record.digest, bytes((record.form,)), time)
 
-    def extend(self, offsets: bytes, digests: bytes, forms: bytes) -> None:
-        """Add several: offsets as int64, digests one behind the other, a byte for each form."""
+    def extend(self, offsets: bytes, digests: bytes, forms: bytes, times: bytes) -> None:
+        """Add several: offsets and times as int64, digests one behind the other, a byte for each form."""
+        self._times.extend(times)
         self._offsets.extend(offsets)
         self._digests.extend(digests)
         self._forms.extend(forms)
 
-    def columns(self) -> tuple[Numbers, Numbers, npt.NDArray[np.uint8]]:
+    def columns(self) -> tuple[Numbers, Numbers, npt.NDArray[np.uint8], Numbers]:
         """All, in order of offsets; of several with one offset the last."""
         offsets = np.frombuffer(self._offsets.data(), np.int64)
         digests = np.frombuffer(self._digests.data(), np.int64).reshape(-1, DIGEST // 8)
         last = len(offsets) - 1 - np.unique(offsets[::-1], return_index=True)[1]
-        return offsets[last], digests[last], np.frombuffer(self._forms.data(), np.uint8)[last]
+        times = np.frombuffer(self._times.data(), np.int64)
+        return offsets[last], digests[last], np.frombuffer(self._forms.data(), np.uint8)[last], times[last]
+
+    def times(self) -> dict[int, int]:
+        """The timestamp of each; the last one counts."""
+        return dict(zip(array("q", self._offsets.data()), array("q", self._times.data()), strict=True))
 
     def forms(self) -> dict[int, int]:
         """How each is stored (a place in `records.FORMS`)."""

@@ -52,14 +52,22 @@ svg { max-width: 100% }
 
 def as_html(comparison: Comparison, sides: tuple[str, str], pairs: Sequence[Pair]) -> str:
     """The page."""
+    unexpected = [group for group in grouped(comparison.differences) if group.unexpected]
+    heading = headline("kwire diff", verdict(comparison, unexpected), bool(unexpected))
+    return document("kwire diff", [heading, *body(comparison, sides, pairs)])
+
+
+def headline(command: str, verdict_text: str, is_bad: bool) -> str:
+    """The heading of a page: which command says what."""
+    return f'<h1>{_text(command)}: <span class="{"bad" if is_bad else "good"}">{_text(verdict_text)}</span></h1>'
+
+
+def body(comparison: Comparison, sides: tuple[str, str], pairs: Sequence[Pair]) -> list[str]:
+    """Everything below the heading: causes, records, latencies, what a rule explains."""
     groups = grouped(comparison.differences)
     unexpected = [group for group in groups if group.unexpected]
     expected = [group for group in groups if not group.unexpected and group.examples[0].cause is None]
-    verdict_text = verdict(comparison, unexpected)
-    parts = [
-        f'<h1>kwire diff: <span class="{"bad" if unexpected else "good"}">{_text(verdict_text)}</span></h1>',
-        "".join(f'<p class="soft">{_text(line)}</p>' for line in summary_lines(comparison, sides)),
-    ]
+    parts = ["".join(f'<p class="soft">{_text(line)}</p>' for line in summary_lines(comparison, sides))]
     if unexpected:
         parts += [
             "<h2>What differs, and what follows from it</h2>",
@@ -70,11 +78,16 @@ def as_html(comparison: Comparison, sides: tuple[str, str], pairs: Sequence[Pair
     parts += ["<h2>Latency</h2>", *_latencies(comparison, sides)]
     if expected:
         parts += ["<h2>Differences that a rule explains</h2>", _expected(expected)]
-    body = "\n".join(parts)
+    return parts
+
+
+def document(title: str, parts: Sequence[str]) -> str:
+    """A page of these parts, with everything in it."""
+    joined = "\n".join(parts)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"><title>kwire diff</title>'
-        f"<style>{_STYLE}</style></head><body>\n{body}\n</body></html>\n"
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{_text(title)}</title>'
+        f"<style>{_STYLE}</style></head><body>\n{joined}\n</body></html>\n"
     )
 
 
@@ -82,8 +95,8 @@ def _text(value: object) -> str:
     return escape(printable(str(value)))
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[object]], numbers: int = 0) -> str:
-    """`numbers`: so many columns, the last ones, are numbers."""
+def table(columns: Sequence[str], rows: Sequence[Sequence[object]], numbers: int = 0) -> str:
+    """A table of text. `numbers`: so many columns, the last ones, are numbers."""
     first = len(columns) - numbers
 
     def line(cells: Sequence[object], tag: str) -> str:
@@ -116,7 +129,7 @@ def _cause(group: Grouped, sides: tuple[str, str], pairs: Sequence[Pair]) -> str
     parts = [f"<article><h3>{_text(group_title(group))}</h3>"]
     if follows:
         parts.append(f"<p>From which follow</p><ul>{follows}</ul>")
-    parts.append(_table(columns, rows))
+    parts.append(table(columns, rows))
     parts += _bodies(group.examples[0], sides, pairs)
     return "".join(parts) + "</article>"
 
@@ -158,7 +171,7 @@ def _without_bytes(value: Any) -> Any:
 
 def _expected(groups: Sequence[Grouped]) -> str:
     rows = [(group_title(group), group.rule or "", RULES[group.rule or ""]) for group in groups]
-    return _table(("difference", "rule", "because"), rows)
+    return table(("difference", "rule", "because"), rows)
 
 
 # --- records ---
@@ -173,7 +186,7 @@ def _audit(audit: Audited) -> str:
     named = (name.replace("_", " ") for name in columns)
     headings = ("topic", "partition", "stored as, where otherwise than sent", *named)
     more = f'<p class="soft">and {len(worst) - _ROWS:,} partitions more</p>' if len(worst) > _ROWS else ""
-    return _table(headings, rows, len(columns)) + more
+    return table(headings, rows, len(columns)) + more
 
 
 def _wrong(row: Any) -> int:
@@ -201,10 +214,10 @@ def _latencies(comparison: Comparison, sides: tuple[str, str]) -> Iterator[str]:
             (name, *(f"{quantiles(values)[at] / 1000:.2f}" for at in ("p50", "p95", "p99", "max")), len(values))
             for name, values in zip(sides, (left, right), strict=True)
         ]
-        table = _table(("ms", "p50", "p95", "p99", "max", "answers"), rows, 5)
+        quantile_table = table(("ms", "p50", "p95", "p99", "max", "answers"), rows, 5)
         chart = _histogram(left, right)
         shifts = "".join(f'<p class="soft">{_text(line.strip())}</p>' for line in noise.lines(_of(comparison, api)))
-        yield f'<article><h3>{_text(api)}{slower}</h3><div class="both">{table}{chart}</div>{shifts}</article>'
+        yield f'<article><h3>{_text(api)}{slower}</h3><div class="both">{quantile_table}{chart}</div>{shifts}</article>'
     if both and not comparison.judged:
         yield '<p class="soft">Not judged: the sides were sent at different speeds.</p>'
 

@@ -21,6 +21,7 @@ from kwire.analyzer.protocol import schema, tree
 from kwire.analyzer.protocol.decoding import OK
 from kwire.analyzer.protocol.project import Frame
 from kwire.replay.diff import steadiness
+from kwire.replay.diff.captured_names import CapturedNames
 from kwire.replay.diff.steadiness import Steadiness
 from kwire.replay.diff.stored_run import ConnectionNames, Flags, Numbers, Part, Run
 
@@ -31,7 +32,8 @@ class Side:
     to compare. `request` and `answer` are frames without their length; `rule` and `retries` are the replay's;
     `captured`: what was captured, no replay; `renamed`: topics of the target (`--map-topic`) and what they were called
     when captured, which is how `asked` and `said` call them; `named`: what this side calls topics by id, where the RUN
-    says it (a capture that began later does not)."""
+    says it (a capture that began later does not); `names`: likewise of groups, transactional ids and clients, where the
+    other side is a RUN under other names."""
 
     state: str
     version: int | None = None
@@ -43,6 +45,7 @@ class Side:
     captured: bool = False
     renamed: Mapping[str, str] = field(default_factory=dict, repr=False)
     named: Mapping[str, str] = field(default_factory=dict, repr=False)
+    names: CapturedNames = field(default_factory=CapturedNames, repr=False)
     _decoded: dict[str, tree.Decoded] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def request_body(self) -> dict[str, Any] | None:
@@ -62,9 +65,12 @@ class Side:
         return self._decoded["answer"]
 
     def _called(self, decoded: tree.Decoded) -> tree.Decoded:
-        if not self.renamed or decoded.body is None:
+        if decoded.body is None or not (self.renamed or self.names):
             return decoded
-        return dataclasses.replace(decoded, body=_renamed(decoded.body, self.renamed))
+        body = _renamed(decoded.body, self.renamed) if self.renamed else decoded.body
+        if self.names and decoded.api_key is not None:
+            body = self.names.in_body(decoded.api_key, body)
+        return dataclasses.replace(decoded, body=body)
 
 
 _TOPIC_FIELDS: Final = frozenset(("topic", "name", "topicName", "resourceName"))
@@ -160,6 +166,7 @@ class RunFacts:
     - `seeded`: by topic as captured, the settings in which it was meant to differ when it was made for the replay
     - `ended`: why it ended before all was sent
     - `own_users`: whoever logged in when captured had a login of his own (`--principals`)
+    - `keeps_times`: records were sent with their captured timestamps
     - `captured`, `steadiness`: what of the capture, and of the replay, was not answered at once
     """
 
@@ -169,6 +176,7 @@ class RunFacts:
     seeded: Mapping[str, Any]
     ended: str = ""
     own_users: bool = False
+    keeps_times: bool = True
     captured: Steadiness = field(default_factory=Steadiness)
     steadiness: Steadiness = field(default_factory=Steadiness)
 
@@ -221,6 +229,7 @@ class Pairs(Sequence[Pair]):
                 run.seeded,
                 run.ended,
                 run.own_users,
+                run.keeps_times,
                 *steadiness.of_run(run),
             )
             for run in runs
@@ -254,6 +263,10 @@ class Pairs(Sequence[Pair]):
         if self._first is not None:
             return self._first.places_of_apis(api_keys)
         return (place for place, pair in enumerate(self) if pair.api_key in api_keys)
+
+    def groups(self) -> set[str]:
+        """Groups that captured requests name."""
+        return self._first.group_ids() if self._first is not None else set()
 
     def row_of_last(self, place: int) -> dict[str, Any]:
         """The captured row of an exchange of the last RUN, by its place there, with its place among the pairs."""
@@ -328,10 +341,8 @@ def from_runs(left: str | os.PathLike[str], right: str | os.PathLike[str]) -> Pa
             "replay one capture twice, with the same --filter",
         )
     if runs[0].groups != runs[1].groups:
-        raise DatasetError(
-            f"{left} and {right}: replays under different names of groups, which cannot be held against each other",
-            "replay with the same --prefix-groups and --map-group",
-        )
+        for run in runs:
+            run.use_captured_names()
     places = runs[1].place_of(runs[0].keys)
 
     def pair(place: int) -> Pair:
@@ -356,7 +367,8 @@ def _captured(run: Run, place: int, row: dict[str, Any]) -> Side:
     state = str(row["status"])
     if state == "unanswered" or (state == "answered" and answer is None):
         state = "not_captured"
-    return Side(state, row["api_version"], request, answer, row["latency_us"], captured=True, named=run.captured_names)
+    latency_us, named = row["latency_us"], run.captured_names
+    return Side(state, row["api_version"], request, answer, latency_us, captured=True, named=named, names=run.names)
 
 
 def _replayed(run: Run, place: int) -> Side:
@@ -374,4 +386,5 @@ def _replayed(run: Run, place: int) -> Side:
         outcome.retries,
         renamed=run.renamed,
         named=run.replayed_names,
+        names=run.names,
     )

@@ -15,13 +15,19 @@ import numpy as np
 
 from kwire.replay.diff.correspondence import Correspondence, Partition, Reading
 from kwire.replay.diff.differences import Difference
-from kwire.replay.diff.pairs import Pair
-from kwire.replay.diff.record_facts import FORMS, Form
+from kwire.replay.diff.pairs import Pair, Pairs
+from kwire.replay.diff.record_facts import CREATED, FORMS, Form
 
 UNREAD_SHARE: Final = 0.1
 UNREAD_RECORDS: Final = 100
 """Of a topic's records that were read when captured, the share and the number that may be unread here because the run
 ended first (`read_less`). More of both is a difference."""
+
+LOW_WATERMARK: Final = "high watermark below its records"
+LOW_SHARE: Final = 0.1
+"""Of a partition's answers with records, the share whose high watermark may be below them: a broker takes it before it
+reads, and what is appended in between may be read (Partition.fetchRecords)."""
+OTHER_TIME: Final = "record timestamp changed"
 
 _LESS, _EARLY = "read less", "reading ended early"
 READ_LESS: Final = frozenset((_LESS, _EARLY))
@@ -60,11 +66,13 @@ def differences(
     was not stored; `doubled`: that one was stored twice; `refused`: errors that a connection's fetches of a partition
     met here only."""
     unread = Unread()
+    timed = all(run.keeps_times for run in pairs.runs) if isinstance(pairs, Pairs) else True
     for partition in partitions:
+        yield from _watermarks(partition, pairs)
         where = partition.topic, partition.index
-        differences_of = _PartitionDifferences(partition, failed.get(where), doubled.get(where), unread)
+        differences_of = _PartitionDifferences(partition, failed.get(where), doubled.get(where), unread, timed)
         for reading in partition.readings:
-            read = _plainly_the_same(partition, reading)
+            read = _plainly_the_same(partition, reading, timed)
             if read is None:
                 yield from differences_of.reading(reading, pairs, refused)
             else:
@@ -72,13 +80,26 @@ def differences(
     yield from unread.differences(pairs)
 
 
-def _plainly_the_same(partition: Partition, reading: Reading) -> int | None:
+def _watermarks(partition: Partition, pairs: Sequence[Pair]) -> Iterator[Difference]:
+    """High watermarks that are below records of the same answer, as the left's are not."""
+    left, right = partition.watermarks
+    share = left.below / max(left.answers, 1)
+    if right.below > max(LOW_SHARE, share) * right.answers:
+        values = f"{left.below:,} of {left.answers:,} answers", f"{right.below:,} of {right.answers:,} answers"
+        high, last = right.first
+        text = f"{values[1]}, first {high:,} under a record at {last:,}"
+        key = partition.topic, str(partition.index)
+        row = pairs[right.place].row
+        yield Difference(row, "responses.partitions.highWatermark", LOW_WATERMARK, values[0], text, key)
+
+
+def _plainly_the_same(partition: Partition, reading: Reading, timed: bool) -> int | None:
     """How many records one connection has read when captured, if they are those that it has read here, each at its
-    place, and stored in the same way; None where that has to be looked at one by one."""
+    place, and stored in the same way; None where that has to be looked at one by one. `timed`: their times too."""
     if reading.starved or reading.hidden:
         return None
-    offsets, digests, forms = reading.left.columns()
-    there, digests_there, forms_there = reading.right.columns()
+    offsets, digests, forms, times = reading.left.columns()
+    there, digests_there, forms_there, times_there = reading.right.columns()
     wanted = partition.all_to_right(offsets)
     if not len(there):
         return None if len(offsets) else 0
@@ -87,6 +108,7 @@ def _plainly_the_same(partition: Partition, reading: Reading) -> int | None:
         np.array_equal(there[at], wanted)
         and np.array_equal(digests_there[at], digests)
         and np.array_equal(forms_there[at], forms)
+        and not (timed and (CREATED[forms] & (times >= 0) & (times_there[at] != times)).any())
         and bool((wanted >= 0).all())
         and bool((partition.all_to_left(there) >= 0).all())
     )
@@ -122,12 +144,13 @@ class _PartitionDifferences:
     """Of one partition."""
 
     def __init__(
-        self, partition: Partition, failed: Difference | None, doubled: Difference | None, unread: Unread
+        self, partition: Partition, failed: Difference | None, doubled: Difference | None, unread: Unread, timed: bool
     ) -> None:
         self._partition = partition
         self._failed = failed
         self._doubled = doubled
         self._unread = unread
+        self._timed = timed
 
     def reading(
         self, reading: Reading, pairs: Sequence[Pair], refused: Mapping[tuple[str, str, int], Difference]
@@ -150,6 +173,8 @@ class _PartitionDifferences:
             early = Difference(pairs[starved[0][1]].row, "(records)", _EARLY, f"to offset {captured_end}", read, key)
             yield early
         yield from self._forms(reading, mapped, right, row)
+        if self._timed:
+            yield from self._times(reading, mapped, right, row)
         for offset, (captured, digest) in sorted(mapped.items()):
             if offset not in right:
                 # Behind the end of an answer that had less than the captured one, and in no other.
@@ -195,6 +220,27 @@ class _PartitionDifferences:
             values = "record extra", "not read", f"{gained} records"
             yield Difference(row, "(records)", *values, key, "not_stored")
         self._unread.add(self._partition.topic, len(left), unread, reading.place)
+
+    def _times(
+        self, reading: Reading, mapped: Mapping[int, tuple[int, bytes]], right: Mapping[int, bytes], row: dict[str, Any]
+    ) -> Iterator[Difference]:
+        """Records that both sides keep with their producer's time, and whose times differ."""
+        left_forms, right_forms = reading.left.forms(), reading.right.forms()
+        left_times, right_times = reading.left.times(), reading.right.times()
+        shifts = [
+            right_times[offset] - left_times[captured]
+            for offset, (captured, digest) in mapped.items()
+            if right.get(offset) == digest
+            and CREATED[left_forms[captured]]
+            and CREATED[right_forms[offset]]
+            and 0 <= left_times[captured] != right_times[offset]
+        ]
+        if shifts:
+            key = (self._partition.topic, str(self._partition.index))
+            least, most = min(shifts), max(shifts)
+            by = f"{least:+,} ms" if least == most else f"{least:+,} to {most:+,} ms"
+            values = "as sent", f"{len(shifts):,} record{'s' * (len(shifts) != 1)} {by}"
+            yield Difference(row, "(records)", OTHER_TIME, *values, key)
 
     def _forms(
         self, reading: Reading, mapped: Mapping[int, tuple[int, bytes]], right: Mapping[int, bytes], row: dict[str, Any]

@@ -42,7 +42,7 @@ _NOTHING: Final = np.empty(0, np.int64)
 @dataclass(frozen=True, slots=True)
 class Record:
     """`digest`: of key, value and headers, with their lengths. `producer_id` is -1 for none. `control`: a marker.
-    `form`: how its batch is stored, a place in `FORMS`."""
+    `form`: how its batch is stored, a place in `FORMS`; `time`: its timestamp, ms, -1 for none."""
 
     offset: int
     digest: bytes
@@ -50,6 +50,7 @@ class Record:
     transactional: bool
     control: str | None
     form: int = 0
+    time: int = -1
 
 
 class Form(NamedTuple):
@@ -74,6 +75,10 @@ FORMS: Final[tuple[Form, ...]] = tuple(
 )
 
 
+CREATED: Final = np.array([not form.appended and form.magic >= 1 for form in FORMS])
+"""By place in `FORMS`: is a record's timestamp that of its producer (CreateTime)?"""
+
+
 def _form(attributes: int, magic: int) -> int:
     """The place in `FORMS` of a batch with these attributes; what is not known (`NULL`) counts as 0."""
     bits = 0 if attributes == NULL else attributes
@@ -84,7 +89,7 @@ def _form(attributes: int, magic: int) -> int:
 @dataclass(frozen=True, slots=True)
 class Content:
     """Records of several fields, by columns, in order. `field`: which of them; `producer_id`: -1 for none; `control`:
-    NULL for what is no marker; `form`: a place in `FORMS`."""
+    NULL for what is no marker; `form`: a place in `FORMS`; `time`: ms, -1 for none."""
 
     field: Numbers
     offset: Numbers
@@ -92,6 +97,7 @@ class Content:
     transactional: Flags
     control: Numbers
     form: Heap
+    time: Numbers
     digests: list[bytes]
 
     def __len__(self) -> int:
@@ -109,10 +115,17 @@ class Reader:
         if not field:
             return []
         content = self.content(np.frombuffer(bytearray(field), np.uint8), np.zeros(1, np.int64), np.full(1, len(field)))
-        columns = (content.offset, content.producer_id, content.transactional, content.control, content.form)
+        columns = (
+            content.offset,
+            content.producer_id,
+            content.transactional,
+            content.control,
+            content.form,
+            content.time,
+        )
         return [
-            Record(offset, digest, producer, transactional, _control(control), form)
-            for digest, offset, producer, transactional, control, form in zip(
+            Record(offset, digest, producer, transactional, _control(control), form, time)
+            for digest, offset, producer, transactional, control, form, time in zip(
                 content.digests, *(column.tolist() for column in columns), strict=True
             )
         ]
@@ -124,15 +137,16 @@ class Reader:
         producers = stored.table[B_PRODUCER_ID]
         kinds, which = np.unique(np.stack([attributes, magics]), axis=1, return_inverse=True)
         forms = np.fromiter(map(_form, *kinds.tolist()), np.uint8, kinds.shape[1])[which.reshape(-1)]
-        batch, offset, control = [_NOTHING], [_NOTHING], [_NOTHING]
+        batch, offset, control, time = [_NOTHING], [_NOTHING], [_NOTHING], [_NOTHING]
         digests: list[bytes] = []
         for piece in self._opener.open(stored):
             batch.append(piece.table[opening.R_BATCH].copy())
             offset.append(piece.table[opening.R_OFFSET].copy())
             control.append(piece.table[opening.R_CONTROL].copy())
+            time.append(piece.table[opening.R_TIMESTAMP].copy())
             if digested:
                 digests += _digests(piece)
-        of = np.concatenate(batch)
+        of, times = np.concatenate(batch), np.concatenate(time)
         return Content(
             stored.table[B_SET][of],
             np.concatenate(offset),
@@ -140,6 +154,7 @@ class Reader:
             ((attributes & TRANSACTIONAL) != 0)[of],
             np.concatenate(control),
             forms[of],
+            np.where(times == NULL, -1, times),
             digests,
         )
 

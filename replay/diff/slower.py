@@ -15,6 +15,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from kwire.analyzer.common import statistics
+
 ENOUGH: Final = 30
 """Answers on each side below which nothing is said."""
 SHARE: Final = 0.2
@@ -29,7 +31,7 @@ def shift(left: Sequence[int], right: Sequence[int], load: float = 1.0) -> tuple
     slower beyond noise. `load`: how many times longer all answers take on the right."""
     if min(len(left), len(right)) < ENOUGH:
         return None
-    (before, error_before), (after, error_after) = _median(left), _median(right)
+    (before, error_before), (after, error_after) = statistics.median(left), statistics.median(right)
     expected = load * before
     least = after - expected - _CONFIDENCE * math.hypot(load * error_before, error_after)
     return (before, after, least) if least > MICROSECONDS and least > SHARE * expected else None
@@ -39,16 +41,8 @@ def load(others: Iterable[tuple[Sequence[int], Sequence[int]]], presumed: float 
     """How many times longer the right took for load alone, by the latencies of all APIs but one: as the one of them
     that is slower by most. `presumed`: where no other has enough answers."""
     ratios = [
-        _median(right)[0] / max(_median(left)[0], 1.0) for left, right in others if min(len(left), len(right)) >= ENOUGH
+        statistics.median(right)[0] / max(statistics.median(left)[0], 1.0)
+        for left, right in others
+        if min(len(left), len(right)) >= ENOUGH
     ]
     return max(min(max(ratios, default=presumed), MOST_LOAD), 1.0)
-
-
-def _median(values: Sequence[int]) -> tuple[float, float]:
-    """The median, and its standard error."""
-    ordered = sorted(values)
-    count = len(ordered)
-    middle = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
-    # The ranks between which the median lies with a confidence of two standard deviations.
-    low = max(math.floor((count + 1) / 2 - math.sqrt(count)), 1)
-    return middle, (ordered[count - low] - ordered[low - 1]) / 4

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from kwire.analyzer.common import statistics
 from kwire.analyzer.frame import arrow
 from kwire.analyzer.protocol import errors, schema
 from kwire.replay.diff import noise
@@ -109,7 +110,7 @@ def differences(
 
     for (key, code), count in sorted(right.met.items(), key=lambda met: (met[0][0], met[0][1] or 0)):
         before, of = left.met[key, code], max(right.answers[key], count)
-        if before and noise.more_often(before, max(left.answers[key], before), count, of) > 1 - noise.CONFIDENCE:
+        if before and statistics.more_often(before, max(left.answers[key], before), count, of) > 1 - noise.CONFIDENCE:
             continue
         what = "connection ended before an answer" if code is None else f"answered {errors.label(code)} first"
         text = f"{what}: {count} of {of} {schema.api_name(key)}"
@@ -122,6 +123,6 @@ def differences(
     for key, (count, longest) in sorted(right.throttled.items()):
         before, _ = left.throttled.get(key, (0, 0))
         of = right.answers[key]
-        if not before or noise.more_often(before, left.answers[key], count, of) <= 1 - noise.CONFIDENCE:
+        if not before or statistics.more_often(before, left.answers[key], count, of) <= 1 - noise.CONFIDENCE:
             text = f"{count} of {of} {schema.api_name(key)}, at most {longest / 1000:.0f} ms"
             yield difference(right.first[key], "(throttle)", THROTTLED, f"{name} {before}", text)

@@ -29,6 +29,7 @@ from kwire.analyzer.dataset.tables import REPLAYED
 from kwire.analyzer.frame import arrow, spill
 from kwire.analyzer.protocol.project import Messages
 from kwire.analyzer.protocol.schema import REQUEST, RESPONSE, ZERO_UUID
+from kwire.replay.diff.captured_names import CapturedNames
 
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -223,8 +224,9 @@ class Run:
     """One RUN. `keys`: of the exchanges by place; `renamed`: topics of the target and what they were called when
     captured; `captured_names`, `replayed_names`: what each side calls topics by id; `audited`: rows of the table
     `audit`, None where nobody did; `seeded`: by topic the settings in which one made for the replay is meant to differ;
-    `groups`: the prefix and the other names that groups were given; `speed`: it was sent at, None as fast as answers
-    allowed."""
+    `groups`: the prefix and the other names that groups were given; `names`: what they are called here, as in the RUN
+    unless `use_captured_names`; `speed`: it was sent at, None as fast as answers
+    allowed; `keeps_times`: records have their captured timestamps."""
 
     def __init__(self, path: str | os.PathLike[str], names: ConnectionNames) -> None:
         try:
@@ -265,6 +267,7 @@ class Run:
         )
         self.renamed, self.captured_names, self.replayed_names = _topics(stored)
         self._names = names
+        self.names = CapturedNames()
         about = stored.manifest["replay"]
         self.audited: Sequence[dict[str, Any]] | None = None
         if about.get("audited") is True:
@@ -274,6 +277,7 @@ class Run:
         self.groups = about.get("prefix_groups") or "", dict(about.get("map_group") or {})
         self.ended = str(about.get("failure") or ("interrupted" if about.get("interrupted") is True else ""))
         self.own_users = about.get("own_users") is True
+        self.keeps_times = about.get("timestamps", "keep") == "keep"
         speed = about.get("speed")
         self.speed = float(speed) if isinstance(speed, int | float) and not isinstance(speed, bool) else None
 
@@ -321,6 +325,11 @@ class Run:
         """Where exchanges of some APIs are, in order."""
         for part in spill.blocks(len(self)):
             yield from (np.flatnonzero(np.isin(self.api_keys[part], list(api_keys))) + part.start).tolist()
+
+    def group_ids(self) -> set[str]:
+        """Groups that captured requests name."""
+        columns = (batch.column("group_id").unique().to_pylist() for batch in self._exchanges.batches)
+        return {self.names.of(name) for column in columns for name in column if name}
 
     def last_sent_us(self) -> dict[tuple[str, str], int]:
         """When each captured connection (capture, connection) sent its last request."""
@@ -433,7 +442,15 @@ class Run:
 
     def row(self, place: int) -> dict[str, Any]:
         """The captured row of the table `exchanges`."""
-        return self._exchanges.row(int(self._captured_at[place]))
+        row = self._exchanges.row(int(self._captured_at[place]))
+        return self.names.in_row(row) if self.names else row
+
+    def use_captured_names(self) -> None:
+        """From now on groups, transactional ids and clients are called as they were when captured."""
+        prefix, groups = self.groups
+        self.names = CapturedNames(prefix, {new: old for old, new in groups.items()})
+        if self.audited is not None:
+            self.audited = [self.names.in_audit(row) for row in self.audited]
 
     def captured(self, place: int) -> tuple[bytes | None, bytes | None]:
         """The captured request and answer."""

@@ -157,6 +157,12 @@ def verdict(comparison: Comparison, unexpected: Sequence[Grouped]) -> str:
             return "same answers, not audited"
         unread = comparison.audit.unread
         return f"same answers, {unread} partition{'s' * (unread != 1)} not audited" if unread else "same"
+    named = kinds(unexpected)
+    return f"the run ended first ({printable(comparison.ended)}): {named}" if comparison.ended else named
+
+
+def kinds(unexpected: Sequence[Grouped]) -> str:
+    """Unexpected differences, one kind or more, in a line: how many, what the first is, what follows."""
     total = sum(group.count for group in unexpected)
     following = sum(consequence.count for group in unexpected for consequence in group.consequences)
     first = unexpected[0]
@@ -164,8 +170,6 @@ def verdict(comparison: Comparison, unexpected: Sequence[Grouped]) -> str:
     what = f"{_name(first)} {first.kind}" + (f" {values}" if values else "")
     about = "/".join(first.examples[0].key)
     text = f"{total} unexpected difference{'s' * (total != 1)}: {what}" + (f" ({about})" if about else "")
-    if comparison.ended:
-        text = f"the run ended first ({printable(comparison.ended)}): {text}"
     if len(unexpected) > 1:
         text += f" and {len(unexpected) - 1} more kind{'s' * (len(unexpected) > 2)}"
     if not following:

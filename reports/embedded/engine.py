@@ -30,7 +30,7 @@ from kwire.analyzer.dataset import dataset as datasets
 from kwire.analyzer.dataset import tables
 from kwire.reports import catalog, relations
 from kwire.reports.embedded import functions
-from kwire.reports.embedded.prepared import Prepared
+from kwire.reports.embedded.prepared import Prepared, translator
 from kwire.reports.engine_protocol import UnknownColumn, UnsupportedSqlError, cancel
 
 MEMORY = 2 << 30
@@ -54,6 +54,10 @@ _TYPES = {
 
 _HUGE = pa.decimal128(38, 0)
 """How sums of integers come. Spark's are 64 bits wide, and an error beyond."""
+
+
+_WHOLE = re.compile(r"\s*SELECT\s+\*\s+FROM\s+`?(\w+)`?(?:\s+LIMIT\s+(\d{1,9}))?\s*", re.IGNORECASE)
+"""A query for a table or view as it is, which needs no translation."""
 
 
 class Embedded:
@@ -90,7 +94,6 @@ class Embedded:
         return []
 
     def close(self) -> None:
-        self._prepared.keep()
         for cursor in reversed(self._cursors):
             cursor.close()
 
@@ -116,12 +119,14 @@ class Embedded:
         return table.slice(0, rows), len(table) > rows
 
     def _translated(self, query: str, rows: int | None, repeated: bool) -> str:
-        """The query for DuckDB. What people ask is not kept."""
+        """The query for DuckDB."""
         if repeated:
             return self._prepared.translated(query, rows)
-        from kwire.reports.embedded import translation  # with what understands SQL: loaded where it is needed
-
-        return translation.translated(query, self._names, rows)
+        whole = _WHOLE.fullmatch(query)
+        if whole is not None and whole[1].lower() in self._names:
+            limit = whole[2] or rows
+            return f'SELECT * FROM "{whole[1].lower()}"' + (f" LIMIT {limit}" if limit is not None else "")
+        return str(translator().translated(query, self._names, rows))
 
     def _run(self, text: str) -> pa.Table:
         """DuckDB hears no Ctrl-C in the main thread: there the question is asked in another."""

@@ -1,61 +1,61 @@
-"""Kwire's own questions in DuckDB's words, kept from one run to the next.
+"""Kwire's own questions in DuckDB's words, as they come with kwire.
 
-In: the text of a view, or of a question of a report. Out: the same for DuckDB, or `UnsupportedSqlError`. To load what
-understands
-SQL, and to rewrite a hundred texts that are always the same, takes longer than to ask a small dataset all of them.
+In: the text of a view, or of a question of a report. Out: the same for DuckDB, or `UnsupportedSqlError`. They are
+translated when kwire is made, because what understands SQL (sqlglot) takes longer to load than a small dataset takes
+to ask, and because only people's own questions shall need it.
+
+    python -m kwire.reports.embedded.prepared        writes translations.json again, after a view was edited
 
 Rules
-- Kept is what kwire itself asks, never what people ask: that may name what is nobody else's business.
-- A report's own numbers (when its captures begin, how long an interval is) are taken out before and put back behind:
-  the translation does not depend on them, which it says by having each of them.
-- What is kept goes by the sources of the translation and by sqlglot's release; without either nothing is kept.
+- A text that was edited since is translated when it is asked.
+- A report's own numbers (when its captures begin, how long an interval is, the release of an upgrade check) are taken
+  out before and put back behind: the translation does not depend on them, which it says by having each of them.
 """
 
 from __future__ import annotations
 
-import contextlib
+import datetime
+import functools
 import hashlib
 import importlib.util
+import json
 import re
-import struct
 import threading
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from kwire.captures.cache import cache_root, content_of, opened, packed, replace, sealed, unpacked
+from kwire.analyzer.common.times import EPOCH
+from kwire.captures.cache import cached_by
+from kwire.captures.extras import install
 from kwire.reports import catalog
+from kwire.reports.engine_protocol import TranslatorError
 
-_SOURCES = ("prepared.py", "translation.py", "value_types.py", "parsing.py", "quantiles.py")
+FILE: Final = Path(__file__).with_name("translations.json")
 
-_NUMBER = re.compile(r"(?<![\w.'\"])\d{4,18}(?![\w.'\"])")
-"""Intervals have a millisecond or more, times far more digits."""
+_NUMBER = re.compile(r"(?<![\w.'\"])\d{4,18}(?![\w.'\"])|(?<==\s')\d+(?:\.\d+)+(?=')")
+"""Intervals have a millisecond or more, times far more digits; releases stand behind a `=`."""
 
 _MARK = "77{:02d}3141592653"
 """Stands for a number: no text of kwire's has one like it."""
 
-_MOST = 2000
-"""Texts that are kept: twenty times those that there are, for a release may bring others."""
-
 
 class Prepared:
-    """Translations, found where they were made before. For several threads."""
+    """Translations, most of which were made before. For several threads."""
 
-    def __init__(self, relations: Container[str]) -> None:
-        """`relations`: the names of tables and views that there are."""
+    def __init__(self, relations: Container[str], known: dict[str, str] | None = None, translate: Any = None) -> None:
+        """`relations`: the names of tables and views that there are; `known`: None: those that come with kwire;
+        `translate`: the module that makes others, None: see `translator`."""
+        self._translate = translate
         self._relations = relations
-        self._path = _path()
-        self._known = _read(self._path)
-        self._stored_count = len(self._known)
+        self._known = shipped() if known is None else known
         self._working = threading.Lock()
 
     def view(self, name: str) -> str:
         """A view's query. Raises UnsupportedSqlError."""
         text = catalog.view(name).sql
         if catalog.is_own(name):  # people's
-            from kwire.reports.embedded import translation
-
-            return translation.translated(text, self._relations)
+            return str(translator().translated(text, self._relations))
         return self._cached(text, lambda translate: str(translate.translated(text, self._relations)))
 
     def steps(self, name: str, first: Sequence[str]) -> list[str]:
@@ -82,22 +82,14 @@ class Prepared:
         key = f"{text}\n-- {rows} rows"
         return self._cached(key, lambda translate: str(translate.translated(text, self._relations, rows)))
 
-    def _cached(self, key: str, make: Callable[[Any], str]) -> str:
+    def _cached(self, text: str, make: Callable[[Any], str]) -> str:
         """`make` gets the translator, which is loaded where it is needed."""
+        key = hashlib.sha256(text.encode()).hexdigest()[:20]
         with self._working:
             cached = self._known.get(key)
             if cached is None:
-                from kwire.reports.embedded import translation
-
-                cached = self._known[key] = make(translation)
+                cached = self._known[key] = make(self._translate or translator())
         return cached
-
-    def keep(self) -> None:
-        """Write down what is new."""
-        with self._working:
-            if self._path is not None and self._stored_count < len(self._known) <= _MOST:
-                replace(self._path, sealed(packed(self._known)))
-                self._stored_count = len(self._known)
 
 
 def _taken_out(text: str) -> tuple[str, dict[str, str]]:
@@ -112,26 +104,91 @@ def _taken_out(text: str) -> tuple[str, dict[str, str]]:
     return _NUMBER.sub(marked, text), numbers
 
 
-def _path() -> Path | None:
-    """Where translations are kept; None: what made them cannot be told."""
-    parser = importlib.util.find_spec("sqlglot")
-    if parser is None or parser.origin is None:
-        return None
-    digest = hashlib.sha256()
+def shipped() -> dict[str, str]:
+    """The translations that came with kwire, by a hash of what was translated."""
     try:
-        digest.update(Path(parser.origin).with_name("_version.py").read_bytes())
-        for name in _SOURCES:
-            digest.update(Path(__file__).with_name(name).read_bytes())
-    except OSError:
-        return None
-    return cache_root() / "data" / f"sql.{digest.hexdigest()[:16]}"
+        content: dict[str, str] = json.loads(FILE.read_bytes())
+    except FileNotFoundError:
+        return {}
+    return dict(content)
 
 
-def _read(path: Path | None) -> dict[str, str]:
-    """Read the cache file. Whatever is wrong with it, it can be made again."""
-    if path is not None:
-        with contextlib.suppress(OSError, ValueError, TypeError, KeyError, struct.error, RecursionError):
-            content = unpacked(opened(content_of(path)))
-            if isinstance(content, dict) and all(isinstance(value, str) for value in content.values()):
-                return content
-    return {}
+def translations(translate: Any = None) -> dict[str, str]:
+    """Translate all that kwire itself asks: its views, and a report with and without an upgrade check.
+
+    translate   the module that does it, None: see `translator`
+    """
+    from kwire.reports import relations
+    from kwire.reports.page import report, sections
+
+    own = [view.name for view in catalog.own()]
+    prepared = Prepared(frozenset(relations.names()).difference(own), {}, translate)
+    for view in catalog.shipped():
+        prepared.view(view.name)
+    for name, first in relations.MATERIALIZED.items():
+        prepared.steps(name, first)
+    prepared.translated(report.SPAN, 1 + 1)  # an engine asks for a row more, to tell whether there is one
+    for text, rows in _report_questions(sections):
+        prepared.translated(text, rows + 1)
+    return prepared._known
+
+
+def _report_questions(sections: Any) -> Iterator[tuple[str, int]]:
+    """Questions of reports on captures with and without exchanges, and how many rows are kept of each."""
+    some_day = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+    today, never = sections.Span(some_day, some_day), sections.Span(EPOCH, EPOCH)
+    for span, target in ((today, None), (today, "4.0"), (never, None), (never, "4.0")):
+        for question in sections.questions(span, target):
+            yield question.sql, question.rows
+
+
+# --- sqlglot ----------------------------------------------------------------------------------------------------------
+
+TESTED_SQLGLOT: Final = "30"
+"""The major version of sqlglot under which translations were compared with Spark's rows."""
+
+
+def translator() -> Any:
+    """Import the module that translates people's own questions. Raises TranslatorError where it cannot be used."""
+    if importlib.util.find_spec("sqlglot") is None:
+        raise TranslatorError("SQL of your own needs sqlglot, which is not installed", install("sql"))
+    import sqlglot
+
+    release = str(sqlglot.__version__)
+    if release.partition(".")[0] != TESTED_SQLGLOT and not _translates_alike(release):
+        raise TranslatorError(
+            f"sqlglot {release} translates otherwise than the one that kwire was tested with",
+            f"pip install 'sqlglot[c]<{int(TESTED_SQLGLOT) + 1}'",
+        )
+    from kwire.reports.embedded import translation
+
+    return translation
+
+
+@functools.cache
+def _translates_alike(release: str) -> bool:
+    """Whether a release of sqlglot translates what comes with kwire as the tested one did; once a machine."""
+
+    def compare() -> bool:
+        try:
+            from kwire.reports.embedded import translation
+
+            return translations(translation) == shipped()
+        except Exception:  # parts of sqlglot that are not there any more may fail in any way
+            return False
+
+    return bool(cached_by("sqlglot", f"{release} {hashlib.sha256(FILE.read_bytes()).hexdigest()}", compare))
+
+
+def main() -> None:
+    """Write the translations again."""
+    FILE.write_text(as_text(translations()), encoding="utf-8")
+
+
+def as_text(some: dict[str, str]) -> str:
+    """Translations as the file has them: one a line, in the order of their hashes, so that changes merge."""
+    return json.dumps(dict(sorted(some.items())), indent=0, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    main()

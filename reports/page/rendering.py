@@ -20,7 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from kwire.analyzer.cli.text import duration, printable, size
+from kwire.analyzer.common.markdown import literal
 from kwire.analyzer.common.times import rfc3339, utc
+from kwire.captures.errors import KwireError
+from kwire.captures.extras import install
 from kwire.reports.page.health import Statement, count, share
 from kwire.reports.page.questions import Answer
 from kwire.reports.page.report import Report
@@ -105,7 +108,7 @@ _LABELS = {
     "file_bytes": "size",
     "record_bytes": "bytes", "min_bytes": "min bytes", "request_bytes": "asked", "response_bytes": "answered",
     "client_bytes": "sent", "broker_bytes": "received", "served_us": "served in", "queue_us": "queued",
-    "held_us": "held on purpose",
+    "held_us": "held on purpose", "late_leg_us": "time in it",
 }
 # fmt: on
 
@@ -220,17 +223,17 @@ def _json_value(value: Any) -> Any:
 
 def as_markdown(report: Report) -> str:
     """The tables for a terminal or a ticket."""
-    lines = [f"# Kafka traffic: {_plain(', '.join(report.sources))}", ""]
+    lines = [f"# Kafka traffic: {literal(', '.join(report.sources))}", ""]
     if report.span is not None:
         lines += [f"{_span_text(report.span)}, kwire {report.version}", ""]
     for group in groups(report.statements):
         head = f"- **{group.subject}: {group.verdict}.** "
         if len(group.statements) == 1:
-            lines += [head + _plain(group.text), *_markdown_details(group.statements[0], "  ")]
+            lines += [head + literal(group.text), *_markdown_details(group.statements[0], "  ")]
         else:
-            lines.append(head + _plain(group.text))
+            lines.append(head + literal(group.text))
             for statement in group.statements:
-                lines += [f"  - {_plain(statement.text)}", *_markdown_details(statement, "    ")]
+                lines += [f"  - {literal(statement.text)}", *_markdown_details(statement, "    ")]
     for section in report.sections:
         lines += ["", f"## {section.title}"]
         tables = [(title, answer) for title, answer in report.tables(section) if answer.rows]
@@ -242,8 +245,8 @@ def as_markdown(report: Report) -> str:
 
 
 def _markdown_details(statement: Statement, indent: str) -> list[str]:
-    lines = [f"{indent}- Do: {_plain(statement.advice)}"] if statement.advice else []
-    lines += [f"{indent}- See: {_plain('; '.join(statement.evidence))}"] if statement.evidence else []
+    lines = [f"{indent}- Do: {literal(statement.advice)}"] if statement.advice else []
+    lines += [f"{indent}- See: {literal('; '.join(statement.evidence))}"] if statement.evidence else []
     return lines
 
 
@@ -254,19 +257,11 @@ def _markdown_table(answer: Answer, span: Span | None) -> list[str]:
     lines = [
         "| " + " | ".join(label(answer.columns[at]) for at in columns) + " |",
         "|" + "|".join("---:" if number else "---" for number in numbers) + "|",
-        *("| " + " | ".join(_plain(cell.text) for cell in row) + " |" for row in rows),
+        *("| " + " | ".join(literal(cell.text) for cell in row) + " |" for row in rows),
     ]
     if left := len(answer.rows) - len(rows):
         lines += ["", f"{'More than ' if answer.more else ''}{count(left, 'row')} more."]
     return lines
-
-
-def _plain(text: str) -> str:
-    """Text that Markdown takes literally, HTML in it included."""
-    out = printable(text)
-    for character in "\\`*_[]<>|#":
-        out = out.replace(character, f"\\{character}")
-    return out.replace("&", "&amp;")
 
 
 def _span_text(span: Span) -> str:
@@ -292,8 +287,10 @@ def _long(span: datetime.timedelta) -> str:
 
 def as_html(report: Report) -> str:
     """One page that needs nothing else."""
-    import jinja2
-
+    try:
+        import jinja2
+    except ModuleNotFoundError:
+        raise KwireError("a page needs jinja2, which is not installed", f"{install('sql')}; or --format md") from None
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(PAGE),
         autoescape=True,

@@ -19,7 +19,7 @@ from kwire.reports.page.sections import Section, Span
 if TYPE_CHECKING:
     from kwire.reports.engine_protocol import Engine
 
-_SPAN = """
+SPAN = """
 WITH summed AS (
   SELECT min(coalesce(request_time, response_time)) AS begin, max(request_time) AS asked,
     max(response_time) AS answered, max(response_end) AS ended
@@ -71,7 +71,7 @@ CONF = {
 
 def _span(engine: Engine) -> Span | None:
     """From the first exchange to the last; None: there is none."""
-    table, _ = engine.ask(_SPAN, 1, repeated=True)
+    table, _ = engine.ask(SPAN, 1, repeated=True)
     begin, end = (column[0].as_py() for column in table.columns)
     if begin is None:
         return None

@@ -84,6 +84,7 @@ def analyze(
     keep_bytes: bool = False,
     keep_secrets: bool = False,
     meaning: bool = True,
+    journeys: bool = True,
     append: bool = False,
     wait: bool = False,
     split_bytes: int | None = None,
@@ -100,7 +101,7 @@ def analyze(
     it was.
     """
     choice = AnalysisOptions.of(
-        filter, None, keep_bytes, records, decompressed_limit, decompressed_ratio, keep_secrets, meaning
+        filter, None, keep_bytes, records, decompressed_limit, decompressed_ratio, keep_secrets, meaning, journeys
     )
     how = ReadOptions(rotated, ports, threads, window_bytes, frame_limit, keylogs)
     split = Split(split_bytes, chunk_bytes, tell)

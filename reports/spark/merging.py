@@ -115,7 +115,9 @@ def merge_shares(
         used |= {str(decided_path(decided, piece.range)) for piece in facts}
     for path in used:
         os.unlink(path)
-    return WrittenPoint(read, names, [*(entry for files in merged for entry in files), *small])
+    for _, own in merged:
+        read.summary.own.join(own)
+    return WrittenPoint(read, names, [*(entry for files, _ in merged for entry in files), *small])
 
 
 def _ranges_by_task(ranges: Sequence[list[Piece]], tasks: int) -> list[list[list[Piece]]]:

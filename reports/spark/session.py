@@ -41,6 +41,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from kwire.captures.cache import cache_root, ours_alone
 from kwire.captures.errors import KwireError
+from kwire.captures.extras import install
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -250,7 +251,7 @@ def _start(java: Java, conf: dict[str, str], memory: str, verbose: bool, quick: 
     home = _spark_home()
     jars = sorted(str(jar) for jar in (home / "jars").glob("*.jar"))
     if not jars:
-        raise SessionError(f"{home}: no jars of Spark in it", "pip install 'kwire[spark]', or unset SPARK_HOME")
+        raise SessionError(f"{home}: no jars of Spark in it", f"{install('spark')}, or unset SPARK_HOME")
     # Settings of a cluster come first in the class path, as Spark's launcher does it; folders cannot be archived.
     folders = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
     settings = [os.environ[name] for name in folders if os.environ.get(name)]
@@ -369,7 +370,7 @@ def _spark_home() -> Path:
         return Path(os.environ["SPARK_HOME"])
     package = importlib.util.find_spec("pyspark")
     if package is None or package.origin is None:
-        raise SessionError("Spark is not installed", "pip install 'kwire[spark]'")
+        raise SessionError("Spark is not installed", install("spark"))
     return Path(package.origin).parent
 
 
@@ -424,7 +425,7 @@ def session(
     """
     global _jvm
     if importlib.util.find_spec("pyspark") is None:
-        raise SessionError("Spark is not installed", "pip install 'kwire[spark]'")
+        raise SessionError("Spark is not installed", install("spark"))
     from pyspark.sql import SparkSession
 
     active = SparkSession.getActiveSession()

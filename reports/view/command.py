@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from kwire.analyzer.common.errors import UsageError
 from kwire.captures.errors import KwireError
+from kwire.captures.extras import install
 from kwire.reports.view.current_view import CurrentView
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def view(options: ViewOptions) -> int:
     except ModuleNotFoundError as missing:
         if missing.name not in ("uvicorn", "starlette", "anyio"):
             raise
-        raise UsageError("kwire view needs Starlette and uvicorn", "pip install 'kwire[view]'") from None
+        raise UsageError("kwire view needs Starlette and uvicorn", install("view")) from None
     listening = _listening(host, port, options.listen)
     port = listening.getsockname()[1]
     with contextlib.ExitStack() as stack:

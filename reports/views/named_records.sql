@@ -19,7 +19,15 @@
 -- control_type: Of a control record: `abort`, `commit`, `LeaderChange`, `SnapshotHeader`, `SnapshotFooter`,
 -- `KRaftVersion`, `KRaftVoters`, or its number.
 -- decoded: JSON of what control records and those of internal topics mean (`--records full`); null for others.
+-- key_format: format of the key, where it was decoded or its schema is known.
+-- value_format: the same of the value.
+-- key_schema_id: schema that the key names.
+-- value_schema_id: schema that the value names.
+-- key_json: the key as JSON, where it was decoded.
+-- value_json: the value as JSON, where it was decoded.
+-- undecodable: why one of them is not what its schema says, or not decoded.
 SELECT /*+ BROADCAST(named) */ b.capture, b.connection, b.exchange, b.reply, coalesce(b.topic, named.topic,
   b.topic_id) AS topic, b.topic_id, b.partition, b.side, b.batch, b.offset, b.timestamp, b.key, b.value, b.headers,
-  b.key_bytes, b.value_bytes, b.control_type, b.decoded
+  b.key_bytes, b.value_bytes, b.control_type, b.decoded, b.key_format, b.value_format,
+  b.key_schema_id, b.value_schema_id, b.key_json, b.value_json, b.undecodable
 FROM records AS b LEFT JOIN named_topics AS named ON named.topic_id = b.topic_id

@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -78,7 +80,26 @@ def test_a_terminal_shows_which_one(monkeypatch: pytest.MonkeyPatch) -> None:
     compile_two()
     line, *shown = terminal.getvalue().split(commands._CLEAR)
     assert line.endswith("at most 7 ...\n")
-    assert shown == ["kwire: kernel 1 of at most 7, scan", "", "kwire: kernel 2 of at most 7, assign", ""]
+    assert [re.sub(r"\d+ s so", "0 s so", text) for text in shown] == [
+        "kwire: kernel 1 of at most 7, scan, 0 s so far",
+        "",
+        "kwire: kernel 2 of at most 7, assign, 0 s so far",
+        "",
+    ]
+
+
+def test_elsewhere_a_line_says_now_and_then_how_far_it_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    commands.announce_compilation()
+    compile_two()
+    clock[0] += 20
+    compile_two()
+    announced, *lines = capsys.readouterr().err.splitlines()
+    assert announced.endswith("at most 7 ...")
+    assert lines == ["kwire: kernel 1 of at most 7, scan, 20 s so far"]
 
 
 def test_under_a_bar_it_is_a_line_of_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:

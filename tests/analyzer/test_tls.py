@@ -26,6 +26,7 @@ from kwire.analyzer.pipeline import shares
 from kwire.analyzer.pipeline.points import AnalysisOptions, joined
 from kwire.analyzer.pipeline.read_options import ReadOptions
 from kwire.captures.errors import CaptureError
+from kwire.captures.extras import install
 from kwire.captures.files import capture_points
 from kwire.captures.files.write import pcap, pcapng
 from tests.analyzer import forging
@@ -214,12 +215,14 @@ def test_shares_of_connections_give_the_same(tmp_path: Path) -> None:
     read, _, more = shares.take_facts(facts, results, point, options, small, tmp_path / "decided")
     import pyarrow.parquet as pq
 
-    files = [*shares.merge(point, results[0].files, rows, parts, tmp_path / "decided"), *more]
-    tables = {entry["table"]: pq.read_table(tmp_path / entry["path"], partitioning=None) for entry in files}
+    files, own = shares.merge(point, results[0].files, rows, parts, tmp_path / "decided")
+    read.summary.own.join(own)
+    tables = {entry["table"]: pq.read_table(tmp_path / entry["path"], partitioning=None) for entry in [*files, *more]}
     expected = analyzer.analyze(capture, window_bytes=20_000, keylogs=how.keylogs)
     for name in ("exchanges", "partitions", "connections", "batches"):
         assert tables[name].to_pylist() == getattr(expected, name).to_pylist(), name
     assert joined([read]).captures == expected.captures
+    assert joined([read]).summary == expected.summary
     assert expected.captures[0]["decrypted"] is True
 
 
@@ -323,10 +326,10 @@ def test_without_the_package_secrets_are_left_alone_and_a_key_log_is_refused(
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
     dataset = analyzer.analyze(capture)
     assert len(dataset.exchanges) == 0
-    assert [note for note in dataset.notes if "pip install 'kwire[tls]'" in note]
+    assert [note for note in dataset.notes if install("tls") in note]
     with pytest.raises(CaptureError, match="not installed") as error:
         analyzer.analyze(capture, keylogs=[talk.path])
-    assert error.value.hint == "pip install 'kwire[tls]'"
+    assert error.value.hint == install("tls")
 
 
 def test_a_growing_key_log_opens_a_live_capture(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def cost(path: Path, choice: AnalysisOptions, folder: Path) -> Cost:
     facts, (read, _, written) = timed(
         lambda: shares.take_facts(pieces, parts, point, choice, small, folder / "decided")
     )
-    merge, rows = timed(lambda: shares.merge(point, whole.files, ranges, Parts(folder, "rows"), decided))
+    merge, (rows, _) = timed(lambda: shares.merge(point, whole.files, ranges, Parts(folder, "rows"), decided))
     files: dict[str, list[Path]] = {name: [] for name in tables.TABLES}
     for entry in (*rows, *written):
         files[entry["table"]].append(folder / entry["path"])

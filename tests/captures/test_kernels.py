@@ -19,6 +19,7 @@ import pytest
 
 from kwire.captures import kernels, native
 from kwire.captures.cache import python_files
+from kwire.captures.extras import install
 from kwire.captures.kernels import big16, big32, inline, kernel, prefetch, shared
 from kwire.captures.shipped import Library
 from tests.captures.reaching import kernels_of, reached
@@ -471,7 +472,7 @@ def test_without_numba_what_is_little_is_read_and_what_is_more_is_refused(tmp_pa
     )
     assert run(WITHOUT_NUMBA + code, tmp_path) == (
         "kernels have to be compiled, and Numba is not installed (this installation brought none for this machine)"
-        "\nhint: pip install 'kwire[compile]' (210 MB)\n"
+        f"\nhint: {install('compile')}\n"
     )
 
 

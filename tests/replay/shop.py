@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -22,11 +22,12 @@ from kwire.analyzer.protocol.tree import Body
 from kwire.replay import run
 from kwire.replay.audit import auditor
 from kwire.replay.options import Options
-from kwire.replay.plan import batches
+from kwire.replay.plan import batches, renaming
 from kwire.replay.plan.sessions import Session
 from kwire.replay.send.link import Receiver
 from kwire.replay.send.settings import Settings
 from kwire.replay.source import MemorySource
+from tests.captures.forge import TO_BROKER, TO_CLIENT, Write, converse, interleaved, pcap, rendered
 from tests.replay.conversation import Captured, play
 from tests.replay.forging import batch
 
@@ -34,7 +35,8 @@ from tests.replay.forging import batch
 OFFERS = {
     api_keys.PRODUCE: (3, 8), api_keys.FETCH: (4, 11), api_keys.LIST_OFFSETS: (1, 5), api_keys.METADATA: (0, 9),
     api_keys.OFFSET_COMMIT: (0, 7), api_keys.OFFSET_FETCH: (0, 5), api_keys.FIND_COORDINATOR: (0, 2),
-    api_keys.JOIN_GROUP: (0, 5),
+    api_keys.JOIN_GROUP: (0, 5), api_keys.CREATE_TOPICS: (0, 4), api_keys.DELETE_TOPICS: (0, 3),
+    api_keys.LIST_GROUPS: (0, 2), api_keys.DELETE_GROUPS: (0, 1),
     api_keys.HEARTBEAT: (0, 3), api_keys.LEAVE_GROUP: (0, 2), api_keys.SYNC_GROUP: (0, 3), api_keys.API_VERSIONS: (0,
     2), api_keys.INIT_PRODUCER_ID: (0, 1), api_keys.ADD_PARTITIONS_TO_TXN: (0, 1), api_keys.END_TXN: (0, 1),
 }
@@ -71,10 +73,12 @@ class Shop:
     that something in between acknowledges and drops, sends twice, or keeps from readers until `later`; `ends_as`: the
     number of an EndTxn (from 1), and what is made of it: committed, aborted, or nothing (None); `tells_aborted`: does
     Fetch list aborted transactions? `refuses`: each so many-th batch gets this error first; `throttles`: for so many ms
-    all answers to Produce say that a quota holds the client back."""
+    all answers to Produce say that a quota holds the client back; `empty`: it has no topics at first; `earlier_ms`:
+    so much readers get records' times too low; `watermark_behind`: so much the high watermark in answers is."""
 
     host: str = "target"
     cluster: str = "shop-2"
+    port: int = 9092
     largest: int = 1 << 20
     no_write: frozenset[str] = frozenset()
     no_group: frozenset[str] = frozenset()
@@ -100,12 +104,17 @@ class Shop:
     tells_aborted: bool = True
     refuses: tuple[int, int] = (0, 0)
     throttles: int = 0
+    earlier_ms: int = 0
+    watermark_behind: int = 0
     met: int = 0
     ended: int = 0
     open: dict[int, int] = field(default_factory=dict)
     aborted: list[tuple[int, int, int]] = field(default_factory=list)
     hidden: bytes = b""
     logs: dict[tuple[str, int], Partition] = field(default_factory=dict)
+    groups: set[str] = field(default_factory=set)
+    payments: str = PAYMENTS
+    empty: bool = False
     commits: dict[tuple[str, int], int] = field(default_factory=dict)
     members: int = 0
     producers: int = 0
@@ -114,7 +123,8 @@ class Shop:
 
     def __post_init__(self) -> None:
         counts = {ORDERS: self.partitions, PAYMENTS: 1}
-        self.logs = {(name, index): Partition() for name, count in counts.items() for index in range(count)}
+        if not self.empty:
+            self.logs = {(name, index): Partition() for name, count in counts.items() for index in range(count)}
 
     # --- its network ---
 
@@ -156,15 +166,17 @@ class Shop:
             else {"errorCode": 3, "name": name, "isInternal": False, "partitions": []}
             for name in names
         ]
-        brokers = [{"nodeId": 1, "host": self.host, "port": 9092, "rack": None}]
+        brokers = [{"nodeId": 1, "host": self.host, "port": self.port, "rack": None}]
         return {"brokers": brokers, "clusterId": self.cluster, "controllerId": 1, "topics": topics}
 
     def _FindCoordinator(self, body: Body) -> Body:
         group = body.get("keyType", 0) == api_keys.GROUP_COORDINATOR
-        denied = errors.GROUP_AUTHORIZATION_FAILED if group and body["key"] in self.no_group else 0
-        if not group and body["key"] in self.no_transaction:
+        denied = errors.GROUP_AUTHORIZATION_FAILED if group and _named(body["key"], self.no_group) else 0
+        if not group and _named(body["key"], self.no_transaction):
             denied = errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        where = {"nodeId": -1, "host": "", "port": -1} if denied else {"nodeId": 1, "host": self.host, "port": 9092}
+        where = (
+            {"nodeId": -1, "host": "", "port": -1} if denied else {"nodeId": 1, "host": self.host, "port": self.port}
+        )
         return {"errorCode": denied, "errorMessage": None, **where}
 
     def _loading(self, key: int) -> int:
@@ -173,7 +185,7 @@ class Shop:
 
     def _InitProducerId(self, body: Body) -> Body:
         code = self._loading(api_keys.INIT_PRODUCER_ID)
-        if body["transactionalId"] in self.no_transaction:
+        if _named(body["transactionalId"] or "", self.no_transaction):
             code = errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         elif body["transactionalId"] and body["transactionTimeoutMs"] > self.longest_transaction_ms:
             code = errors.INVALID_TRANSACTION_TIMEOUT
@@ -199,7 +211,7 @@ class Shop:
         self.ended += 1
         committed = self.ends_as.get(self.ended, body["committed"])
         if committed is not None:
-            log, producer = self.logs[PAYMENTS, 0], body["producerId"]
+            log, producer = self.logs[self.payments, 0], body["producerId"]
             first = self.open.pop(producer, None)
             if not committed and first is not None:
                 self.aborted.append((producer, first, log.end))
@@ -231,7 +243,7 @@ class Shop:
             }
 
         log = self.logs.get((topic, index))
-        if topic in self.no_write:
+        if _named(topic, self.no_write):
             return result(errors.TOPIC_AUTHORIZATION_FAILED)
         if log is None:
             return result(errors.UNKNOWN_TOPIC_OR_PARTITION)
@@ -246,18 +258,20 @@ class Shop:
         mark = header.producer_id, header.base_sequence
         if header.base_sequence >= 0 and mark in log.appended:
             return result(0, log.appended[mark], 1_700_000_000_000)
-        self.produced += topic == ORDERS
+        orders = _named(topic, (ORDERS,))
+        self.produced += orders
         base = log.end
         stamped = bytearray(records)
         if self.appends:
             struct.pack_into(">h", stamped, 21, header.attributes | _APPENDED)
-        if topic == ORDERS and self.produced == self.swallows:
+        if orders and self.produced == self.swallows:
             return result(0, base)
-        for _ in range(2 if topic == ORDERS and self.produced == self.doubles else 1):
+        for _ in range(2 if orders and self.produced == self.doubles else 1):
             self._append(log, stamped)
-        if topic == ORDERS and self.produced == self.hides:
+        if orders and self.produced == self.hides:
             self.hidden = log.log[-1][2]
         if header.transactional:
+            self.payments = topic
             self.open.setdefault(header.producer_id, base)
         log.appended[mark] = base
         self.cut |= (topic, base) == self.cuts
@@ -303,20 +317,20 @@ class Shop:
             code, log = errors.UNKNOWN_TOPIC_OR_PARTITION, Partition()
         elif not log.start <= at <= log.end:
             code = errors.OFFSET_OUT_OF_RANGE
-        stable = min([log.end, *self.open.values()]) if topic == PAYMENTS else log.end
+        stable = min([log.end, *self.open.values()]) if topic == self.payments else log.end
         batches_read = [each for each in log.log if each[1] > at and each[2] != self.hidden] if not code else []
         if committed:
             batches_read = [each for each in batches_read if each[0] < stable]
-        records = b"".join(data for _, _, data in batches_read)
+        records = b"".join(_earlier(data, self.earlier_ms) for _, _, data in batches_read)
         aborted = [
             {"producerId": producer, "firstOffset": first}
             for producer, first, last in self.aborted
-            if committed and self.tells_aborted and topic == PAYMENTS and last >= at
+            if committed and self.tells_aborted and topic == self.payments and last >= at
         ]
         return {
             "partitionIndex": part["partition"],
             "errorCode": code,
-            "highWatermark": log.end,
+            "highWatermark": max(log.end - self.watermark_behind, 0),
             "lastStableOffset": stable,
             "logStartOffset": log.start,
             "abortedTransactions": aborted or None,
@@ -347,7 +361,7 @@ class Shop:
 
     def _JoinGroup(self, body: Body) -> Body:
         code = self._loading(api_keys.JOIN_GROUP)
-        if body["groupId"] in self.no_group:
+        if _named(body["groupId"], self.no_group):
             code = errors.GROUP_AUTHORIZATION_FAILED
         elif body["sessionTimeoutMs"] > self.longest_session_ms:
             code = errors.INVALID_SESSION_TIMEOUT
@@ -363,6 +377,7 @@ class Shop:
                 "members": [],
             }
         self.members += 1
+        self.groups.add(body["groupId"])
         member = f"member-of-{self.cluster}-{self.members}"
         metadata = body["protocols"][0]["metadata"]
         return {
@@ -373,6 +388,25 @@ class Shop:
             "memberId": member,
             "members": [{"memberId": member, "metadata": metadata}],
         }
+
+    def _CreateTopics(self, body: Body) -> Body:
+        """With as many partitions of orders as it has: `partitions`."""
+        for topic in body["topics"]:
+            count = self.partitions if _named(topic["name"], (ORDERS,)) else topic["numPartitions"]
+            self.logs |= {(topic["name"], index): Partition() for index in range(count)}
+        return {"topics": [{"name": topic["name"], "errorCode": 0, "errorMessage": None} for topic in body["topics"]]}
+
+    def _DeleteTopics(self, body: Body) -> Body:
+        self.logs = {key: log for key, log in self.logs.items() if key[0] not in body["topicNames"]}
+        return {"responses": [{"name": name, "errorCode": 0} for name in body["topicNames"]]}
+
+    def _ListGroups(self, body: Body) -> Body:
+        listed = [{"groupId": group, "protocolType": "consumer"} for group in sorted(self.groups)]
+        return {"errorCode": 0, "groups": listed}
+
+    def _DeleteGroups(self, body: Body) -> Body:
+        self.groups -= set(body["groupsNames"])
+        return {"results": [{"groupId": group, "errorCode": 0} for group in body["groupsNames"]]}
 
     def _SyncGroup(self, body: Body) -> Body:
         assignments = [entry["assignment"] for entry in body["assignments"] if entry["memberId"] == body["memberId"]]
@@ -418,6 +452,20 @@ class Shop:
                 for topic in body["topics"]
             ],
         }
+
+
+def _earlier(data: bytes, by_ms: int) -> bytes:
+    """A batch whose records have earlier times."""
+    changed = bytearray(data)
+    times = struct.unpack_from(">qq", changed, 27)
+    struct.pack_into(">qq", changed, 27, *(time - by_ms for time in times))
+    batches.seal(changed, 0, len(changed))
+    return bytes(changed)
+
+
+def _named(name: str, names: Iterable[str]) -> bool:
+    """Whether it is one of these names, perhaps with a prefix (`--prefix-topics`, `--prefix-groups`)."""
+    return any(name == each or name.endswith(f".{each}") for each in names)
 
 
 def _corrupted(value: Any, code: int) -> Any:
@@ -655,9 +703,57 @@ def replayed_at(
     wanted = replace(Options(shop.host, 9092, settings=Settings(speed=speed), audit=False), **options)
 
     async def sent_and_audited() -> None:
-        await run.replay(MemorySource(_sessions(loading, aborting)), wanted, shop.dial, out, [])
+        sessions = renaming.renamed(_sessions(loading, aborting), wanted.renaming)
+        await run.replay(MemorySource(sessions), wanted, shop.dial, out, [])
         shop.later()
         await auditor.audit(out, shop.host, 9092, shop.dial, wanted.access.reach(shop.host, 9092))
 
     play(sent_and_audited())
     return out
+
+
+# --- on a real network ---
+
+
+class Connection(asyncio.Protocol):
+    """A connection to a shop that listens on a port."""
+
+    def __init__(self, shop: Shop) -> None:
+        self._shop = shop
+        self._buffer = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        while len(self._buffer) >= 4 and len(self._buffer) - 4 >= (size := int.from_bytes(self._buffer[:4], "big")):
+            frame, self._buffer = self._buffer[4 : size + 4], self._buffer[size + 4 :]
+            decoded = tree.decode_request(frame, exact=True)
+            assert decoded.body is not None, decoded.reason
+            assert decoded.header is not None
+            answer = self._shop.answer(decoded.api_key, decoded.body)
+            reply = encode_response(decoded.api_key, decoded.version, decoded.header["correlationId"], answer)
+            self.transport.write(len(reply).to_bytes(4, "big") + reply)
+
+
+def capture_file(path: Path, *, aborting: bool = False) -> Path:
+    """The capture as a file: `captured`."""
+    conversations = []
+    for session in _sessions(False, aborting):
+        writes = []
+        for request in session.requests:
+            assert request.data is not None
+            assert request.answer is not None
+            assert request.answered_ns is not None
+            for to_broker, frame, at in (
+                (TO_BROKER, request.data, request.sent_ns),
+                (TO_CLIENT, request.answer, request.answered_ns),
+            ):
+                writes.append(Write(to_broker, len(frame).to_bytes(4, "big") + frame, at))
+        client, _, port = session.connection.partition("-")[0].rpartition(":")
+        begin = session.requests[0].sent_ns - 1_000_000
+        conversations.append(converse(writes, client=(client, int(port)), broker=session.broker, start_ns=begin))
+    path.write_bytes(pcap(rendered(interleaved(*conversations)), 1, nanoseconds=True))
+    return path

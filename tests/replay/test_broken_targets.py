@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from kwire.analyzer.dataset.dataset import DatasetError
 from kwire.analyzer.protocol import api_keys, errors
 from kwire.replay.audit import auditor
 from kwire.replay.diff import by_exchange, pairs, text
@@ -128,6 +127,14 @@ BROKEN: dict[str, tuple[Shop, dict[str, Any], str]] = {
     "a proxy that drops records which a reader gets": (
         Shop(hides=5), {},
         "3 unexpected differences: Fetch v11 record missing (orders/0)",
+    ),
+    "readers that get earlier times": (
+        Shop(earlier_ms=3_600_000), {},
+        "2 unexpected differences: Fetch v11 record timestamp changed (orders/0)",
+    ),
+    "a high watermark below records": (
+        Shop(watermark_behind=1000), {},
+        "2 unexpected differences: Fetch v11 high watermark below its records (orders/0)",
     ),
     "a proxy that sends a batch twice": (
         Shop(doubles=5), {},
@@ -290,11 +297,21 @@ def test_a_topic_that_is_missing_is_told_before_anything_is_sent(tmp_path: Path)
     assert "UNKNOWN_TOPIC_OR_PARTITION (3)" in first_line(compare(pairs.from_run(run)))
 
 
-def test_runs_with_other_names_of_groups_are_not_compared(healthy: Path, tmp_path: Path) -> None:
-    """A group that one calls `billing` and the other `x.billing` would never be compared."""
-    named = replayed_at(Shop(), tmp_path / "run", renaming=Renaming({}, "x."))
-    with pytest.raises(DatasetError, match="different names of groups"):
-        pairs.from_runs(healthy, named)
+def test_runs_with_other_names_are_compared_as_captured(healthy: Path, tmp_path: Path) -> None:
+    """Each run of a rehearsal has a prefix of its own; a fault is named as it is between runs under the same names."""
+    prefixed: dict[str, Any] = {"renaming": Renaming({GROUP: "y"}, "x."), "prefix_topics": "x.", "seed_topics": True}
+    named = replayed_at(Shop(), tmp_path / "run", **prefixed)
+    comparison = compare(pairs.from_runs(healthy, named))
+    assert (first_line(comparison), list(comparison.differences)) == ("same", [])
+    assert_the_same(pairs.from_runs(healthy, named))
+    broken = replayed_at(Shop(ends_as={2: False}), tmp_path / "broken", **prefixed)
+    line = first_line(compare(pairs.from_runs(healthy, broken)))
+    assert "EndTxn v1 committed records hidden" in line
+    assert f"({TRANSACTION})" in line
+    refused = replayed_at(Shop(no_group=frozenset(("y",))), tmp_path / "refused", **prefixed)
+    assert f"FindCoordinator v2 error appeared GROUP_AUTHORIZATION_FAILED (30) ({GROUP})" in first_line(
+        compare(pairs.from_runs(healthy, refused))
+    )
 
 
 # fmt: off

@@ -40,6 +40,7 @@ from kwire.replay.send import link, seeding
 from kwire.replay.send.channel import Channel
 from kwire.replay.send.settings import Settings
 from kwire.replay.source import MemorySource
+from tests import forked
 from tests.bench.replay import VERSION, Sink, sessions
 from tests.replay.batching import batch, produced, produced_answer
 from tests.replay.conversation import Captured
@@ -113,7 +114,7 @@ class _HangUp(_Garbage):
 
 
 def kwire(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*KWIRE, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
+    return forked.run(*arguments, timeout=SECONDS)
 
 
 def refused(result: subprocess.CompletedProcess[str]) -> str:
@@ -257,7 +258,7 @@ def test_how_far_a_run_is_stands_on_a_terminal_only(
         screen = _Screen()
         screen.terminal = terminal
         monkeypatch.setattr("sys.stderr", screen)
-        with sinking() as port, commands._telling() as tell:
+        with sinking() as port, commands.telling() as tell:
             options = Options("127.0.0.1", port, settings=Settings(speed=None), yes=True, missing_topics_ok=True)
             asyncio.run(
                 run.replay(MemorySource(sessions(1, 5, None)), options, link.tcp(), tmp_path / name, [], tell=tell)

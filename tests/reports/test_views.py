@@ -750,3 +750,28 @@ def test_a_dataset_without_a_row_has_no_answers(spark: Any, tmp_path: Path) -> N
 def test_a_folder_that_is_no_dataset_is_said(spark: Any, tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="not a dataset"):
         reports.register(spark.newSession(), tmp_path)
+
+
+def test_payload_formats_are_counted_by_topic_side_and_schema(tmp_path: Path, spark: Any) -> None:
+    forged = Forged(tmp_path / "payloads")
+    rows = [
+        ("avro", "7", "{}", None, 0),
+        ("avro", "7", None, "value: avro of schema 7: 2 bytes are left over", 5),
+        ("avro", "8", "{}", None, 9),
+        (None, None, None, None, 10),
+    ]
+    for form, schema_id, json, reason, second in rows:
+        forged.add("records", topic="orders", value_bytes=9, key_bytes=None, timestamp=at(second), value_format=form,
+                   value_schema_id=schema_id, value_json=json, undecodable=reason)  # fmt: skip
+    forged.add("records", topic="orders", value_bytes=None, key_bytes=2, timestamp=at(20), key_format="text",
+               key_json='"k"')  # fmt: skip
+    views = Views(spark, forged.write())
+    counted = [(row["side"], row["format"], row["schema_id"], row["records"], row["undecoded"], round(row["share"], 2))
+               for row in views("payload_formats")]  # fmt: skip
+    assert counted == [
+        ("key", "text", None, 1, 0, 1.0),
+        ("value", "avro", "7", 2, 1, 0.67),
+        ("value", "avro", "8", 1, 0, 0.33),
+    ]
+    avro = views.only("SELECT first_time, last_time FROM payload_formats WHERE schema_id = '7'")
+    assert (avro["first_time"], avro["last_time"]) == (at(0), at(5))

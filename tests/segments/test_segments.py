@@ -18,8 +18,8 @@ from kwire.analyzer.records import batches as b
 from kwire.analyzer.records import log_files as segments
 from kwire.analyzer.records import log_reader
 from kwire.analyzer.records.log_names import LogPoint, log_point
+from tests import forked
 from tests.segments import make
-from tests.shared import KWIRE
 
 FOLDERS = sorted(path for path in make.DATA.iterdir() if path.is_dir())
 SENT = {topic: make.records(topic) for topic in make.TOPICS if topic != "transactions"}
@@ -250,7 +250,7 @@ def test_zeros_behind_the_last_batch_are_what_a_broker_preallocates(tmp_path: Pa
 
 
 def _kwire(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*KWIRE, *map(str, arguments)], capture_output=True, text=True, check=False)
+    return forked.run(*arguments)
 
 
 def test_show_prints_a_batch_a_line() -> None:

@@ -118,6 +118,7 @@ def test_what_is_kept_is_bounded(
     monkeypatch.setattr(analysis_tables, "ANSWERED_NS", 10**8)
     for module, name, most in (
         ("offsets", "MOST_KEPT", 20),
+        ("journeys", "MOST_KEPT", 20),
         ("groups", "MOST_OF_ALL", 20),
         ("groups", "MOST_CONTACTS", 20),
         ("transactions", "MOST_PRODUCERS", 10),
@@ -137,7 +138,8 @@ def test_what_was_learned_is_let_go_of_as_its_rows_are_made(tmp_path: Path, monk
         monkeypatch.setattr(kind, "tables", _noting(kind.tables, there))
     monkeypatch.setattr(AnalysisTables, "collectors", _Listeners(), raising=False)
     assert most_held(tmp_path / "a.pcap", "groups", 10, {})
-    assert there == [["Groups", "Offsets", "Transactions"], ["Offsets", "Transactions"], ["Transactions"], []]
+    kinds = ["Groups", "Offsets", "Transactions", "Journeys"]
+    assert there == [kinds, kinds[1:], kinds[2:], kinds[3:]]
 
 
 class _Listeners:

@@ -28,6 +28,7 @@ import pytest
 from kwire import analyzer
 from kwire.analyzer.cli import commands, parser
 from kwire.analyzer.dataset import tables
+from tests import forked
 from tests.captures import forge
 from tests.shared import ROOT, SAMPLES, shared_folder
 
@@ -43,16 +44,8 @@ COMPILING = re.compile(r"^kwire: compiling kernels.*\n", re.MULTILINE)
 
 def kwire(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run the command to its end; the line that it says on a machine's first run is taken from stderr."""
-    command = [KWIRE, *map(str, arguments)]
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-        **{"capture_output": True, "stdin": subprocess.DEVNULL, **options},
-    )
-    done.stderr = COMPILING.sub("", done.stderr or "")
+    done = forked.run(*arguments, timeout=SECONDS, **options)
+    done.stderr = COMPILING.sub("", done.stderr)
     return done
 
 
@@ -709,8 +702,9 @@ def test_a_closed_stdin_is_an_empty_one() -> None:
 @pytest.mark.parametrize("words", [("show", CAPTURE), ("show", CAPTURE, "--limit", 1), ("show", CAPTURE, "--json")])
 def test_a_full_disk_behind_stdout(words: Sequence[object]) -> None:
     with Path("/dev/full").open("w") as full:
-        done = kwire(*words, capture_output=False, stdout=full, stderr=subprocess.PIPE)
-    done.stdout = ""
+        command = [KWIRE, *map(str, words)]
+        done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    done.stdout, done.stderr = "", COMPILING.sub("", done.stderr)
     refused(done, "stdout cannot be written: No space left on device")
 
 
@@ -783,6 +777,17 @@ def test_a_terminal_is_paged_and_a_pipe_is_not() -> None:
     assert all(line.startswith("paged:") for line in lines)
     assert on_a_terminal("show", CAPTURE, "--fields", "api", "--no-pager", PAGER=pager).startswith("api\n")
     assert printed("show", CAPTURE, "--fields", "api", env={**os.environ, "PAGER": pager}).startswith("api\n")
+
+
+def test_what_fits_on_the_screen_is_not_paged() -> None:
+    pager = "sed s/^/paged:/"
+    fits = on_a_terminal("show", CAPTURE, "--fields", "api", "--limit", 22, PAGER=pager)  # a heading, and the prompt
+    assert fits.splitlines()[0] == "api"
+    assert len(fits.splitlines()) == 23
+    assert on_a_terminal("show", CAPTURE, "--fields", "api", "--limit", 23, PAGER=pager).startswith("paged:api\n")
+    folded = on_a_terminal("show", CAPTURE, "--json", "--limit", 12, columns=80, PAGER=pager)
+    assert folded.startswith("paged:{")  # a line that takes several rows
+    assert on_a_terminal("help", "exit-codes", PAGER=pager).startswith("Exit codes\n")
 
 
 @pytest.mark.parametrize(("version", "sticky"), [("643", True), ("590", False)])

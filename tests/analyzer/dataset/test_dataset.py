@@ -25,6 +25,7 @@ import pytest
 from kwire import analyzer
 from kwire.analyzer.dataset import tables
 from kwire.analyzer.dataset.dataset import MANIFEST, DatasetError, is_dataset, read_manifest
+from tests import forked
 from tests.captures import forge
 from tests.shared import KWIRE, ROOT, SAMPLES
 
@@ -35,7 +36,9 @@ SASL = SAMPLES / "sasl-librdkafka-4.3" / "capture.pcap"
 
 def kwire(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run the command in a process of its own."""
-    return subprocess.run([*KWIRE, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, **options)
+    if options:
+        return subprocess.run([*KWIRE, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, **options)
+    return forked.run(*arguments)
 
 
 def contents(path: Path) -> dict[str, list[dict[str, Any]]]:
@@ -133,7 +136,7 @@ def test_files_and_folders_are_for_their_owner_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [name for name in tables.TABLES if name not in tables.RUN_TABLES])
 def test_parquet_has_the_contracts_plain_types(name: str, tmp_path: Path) -> None:
     """As any reader sees them, Spark among them: nothing of Arrow's is stored."""
-    analyzer.analyze(SASL, tmp_path / "data", keep_bytes=True, records="full")
+    analyzer.analyze(SASL, tmp_path / "data", keep_bytes=True, records="full", payloads=True)
     files = [entry for entry in read_manifest(tmp_path / "data")["files"] if entry["table"] == name]
     assert files
     for entry in files:

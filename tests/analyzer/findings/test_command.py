@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -72,9 +73,24 @@ def test_a_terminal_gets_lines_that_fit_it_and_a_file_whole_ones(
     monkeypatch.setenv("PAGER", "cat")
     for columns, most in (("80", 80), ("300", 100)):
         monkeypatch.setenv("COLUMNS", columns)
-        shown = run(capsys, dataset)[1]
+        shown = run(capsys, dataset, "--color", "never")[1]
         assert max(map(len, shown.splitlines())) <= most
         assert shown.split() == whole.split()
+
+
+def test_colour_is_for_severities_and_can_be_had_or_refused(
+    dataset: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = run(capsys, dataset)[1]
+    assert "\x1b" not in plain
+    painted = run(capsys, dataset, "--color", "always")[1]
+    assert re.sub(r"\x1b\[\d+m", "", painted) == plain
+    assert painted.count("\x1b[31mERROR\x1b[0m ") == len(re.findall("(?m)^ERROR ", plain)) > 0
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert run(capsys, dataset)[1] == painted
+    assert "\x1b" not in run(capsys, dataset, "--json")[1]
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert run(capsys, dataset)[1] == plain
 
 
 def test_exit_codes_follow_fail_on_after_only_and_ignore(dataset: str, capsys: pytest.CaptureFixture[str]) -> None:

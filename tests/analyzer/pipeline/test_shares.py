@@ -55,7 +55,8 @@ def test_shares_become_what_one_reader_gives(
     rows, facts = shares.by_range(results)
     parts, small = Parts(tmp_path, "rows"), Parts(tmp_path, "facts")
     read, names, more = shares.take_facts(facts, results, point, choice, small, tmp_path / "decided")
-    files = shares.merge(point, results[0].files, rows, parts, tmp_path / "decided")
+    files, own = shares.merge(point, results[0].files, rows, parts, tmp_path / "decided")
+    read.summary.own.join(own)
     tables_read = {
         entry["table"]: pq.read_table(tmp_path / entry["path"], partitioning=None) for entry in [*files, *more]
     }

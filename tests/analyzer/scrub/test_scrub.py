@@ -23,11 +23,12 @@ from kwire.captures import dissect as d
 from kwire.captures.files import capture_points
 from kwire.captures.files.write import Record, pcap, pcapng
 from kwire.captures.packets import Reader
+from tests import forked
 from tests.analyzer import forging
 from tests.analyzer.bulk.test_in_the_wild import BEFORE, behind
 from tests.analyzer.scrub import sameness
 from tests.captures.forge import Segment, converse, cut, internet_checksum, loaded, overlapped, rendered, retransmitted
-from tests.shared import KWIRE, ROOT, SAMPLES, capture_files, shared_folder
+from tests.shared import SAMPLES, capture_files, shared_folder
 
 KEY = b"k" * 32
 MARK = b"CaNaRy"
@@ -269,7 +270,7 @@ def test_the_anatomy_counts_as_the_reader_does() -> None:
 
 
 def kwire(*arguments: str, stdin: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([*KWIRE, "scrub", *arguments], cwd=ROOT, capture_output=True, input=stdin)
+    return forked.run("scrub", *arguments, input=stdin, text=False)
 
 
 def called(text: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:

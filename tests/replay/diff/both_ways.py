@@ -32,13 +32,14 @@ def _learned(correspondence: Correspondence) -> Any:
             partition.swallowed,
             partition.untimed,
             partition.forms,
+            partition.watermarks,
             [
                 (
                     read.place,
                     read.hidden,
                     read.served,
                     read.starved,
-                    *((list(side.by_offset().items()), side.forms()) for side in (read.left, read.right)),
+                    *((list(side.by_offset().items()), side.forms(), side.times()) for side in (read.left, read.right)),
                 )
                 for read in partition.readings
             ],

@@ -13,6 +13,7 @@ from math import comb
 import numpy as np
 import pytest
 
+from kwire.analyzer.common import statistics
 from kwire.replay.diff import noise
 from kwire.replay.diff.compare import Comparison, compare, compare_beyond
 from kwire.replay.diff.differences import grouped
@@ -83,7 +84,7 @@ def test_the_chance_is_that_of_fishers_exact_test(before: int, of_before: int, a
         Fraction(comb(of_after, count) * comb(of_before, both - count), comb(of_before + of_after, both))
         for count in range(after, min(both, of_after) + 1)
     )
-    assert noise.more_often(before, of_before, after, of_after) == pytest.approx(float(exact), rel=1e-9)
+    assert statistics.more_often(before, of_before, after, of_after) == pytest.approx(float(exact), rel=1e-9)
 
 
 def test_the_interval_of_a_quantile_is_that_of_resampling() -> None:

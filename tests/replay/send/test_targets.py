@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,13 +16,14 @@ import pytest
 from confluent_kafka import Producer
 
 from kwire.replay.send import login
+from tests import forked
 from tests.brokers import jars
 from tests.brokers.cluster import HOST, Spec, free_port, scram_users
 from tests.brokers.fixtures import Start
 from tests.replay.auditing import audit
 from tests.replay.replaying import replay_capture
 from tests.replay.test_replaying import check_outcomes
-from tests.shared import KWIRE, SAMPLES
+from tests.shared import SAMPLES
 
 CAPTURE = SAMPLES / "codecs-franzgo-4.3"
 SECURE = Spec(jars.NEWEST, listeners=(("SASL", "SASL_PLAINTEXT"), ("SSL", "SSL"), ("SASL_SSL", "SASL_SSL")))
@@ -32,9 +32,8 @@ SECURE = Spec(jars.NEWEST, listeners=(("SASL", "SASL_PLAINTEXT"), ("SSL", "SSL")
 def refused(address: str, tmp_path: Path, *options: str, password: str = "") -> tuple[str, str]:
     """The line and the hint of a `kwire replay` that cannot work; that there is nothing else is checked here."""
     environment = {**os.environ, login.USER_VARIABLE: "alice", login.PASSWORD_VARIABLE: password}
-    command = [*KWIRE, "replay", str(CAPTURE / "capture.pcap"), "--to", address, "-o", str(tmp_path / "run"), *options]
-    # Kernels may have to be compiled.
-    process = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600, check=False)
+    words = ("replay", CAPTURE / "capture.pcap", "--to", address, "-o", tmp_path / "run", *options)
+    process = forked.run(*words, env=environment, timeout=600)  # kernels may have to be compiled
     assert process.returncode == 2, process.stderr
     assert process.stdout == ""
     assert not (tmp_path / "run").exists()

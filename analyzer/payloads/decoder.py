@@ -1,0 +1,128 @@
+"""Decode keys and values: by their frame, by their topic's subject, or by what their bytes are.
+
+In: bytes, the topic, the side (`key` or `value`) and the headers of the record. Out: a `Payload`: format, schema id,
+JSON, or the reason why there is none. Nothing raises, whatever the bytes are.
+
+Order: a schema that the record names; a schema that a source has for the topic (`TOPIC-value`, or `TOPIC` for values);
+JSON, text and MessagePack, which name themselves. Bytes that are none of these have no format, and the reason says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from kwire.analyzer.payloads import json_text, messagepack
+from kwire.analyzer.payloads.framing import CONFLUENT, Frame, frame_of
+from kwire.analyzer.payloads.limits import PayloadLimits, UndecodableError, size_reason
+from kwire.analyzer.payloads.schemas import JSON_SCHEMA, PROTOBUF, Schemas, Unreadable
+from kwire.analyzer.payloads.text import text_of
+
+KEY, VALUE = "key", "value"
+JSON, TEXT, MESSAGEPACK = "json", "text", "messagepack"
+NO_HEADERS: Final[Mapping[str, bytes]] = {}
+
+
+class Payload(NamedTuple):
+    """A key or value as far as it was decoded.
+
+    format     as `avro`; None: not known
+    schema_id  that it names; None: none
+    json       its value; None: null, or not decoded
+    reason     why it is not decoded; None: it is, or it is null
+    """
+
+    format: str | None
+    schema_id: str | None
+    json: bytes | None
+    reason: str | None
+
+
+NULL: Final = Payload(None, None, None, None)
+
+
+class PayloadDecoder:
+    """Decodes with the schemas of all sources."""
+
+    def __init__(self, schemas: Schemas, limits: PayloadLimits | None = None) -> None:
+        self.schemas = schemas
+        self._limits = limits or PayloadLimits()
+
+    def decode(
+        self, data: bytes | None, topic: str | None, side: str, headers: Mapping[str, bytes] = NO_HEADERS
+    ) -> Payload:
+        """Decode one key or value (`side`)."""
+        if data is None:
+            return NULL
+        try:
+            frame = frame_of(data, side, headers, self._limits)
+        except UndecodableError as failure:
+            return Payload(None, None, None, str(failure))
+        if frame is not None and (payload := self._framed(frame)) is not None:
+            return payload
+        reason = None
+        if topic is not None:
+            codec = self.schemas.by_subject(f"{topic}-{side}")
+            if codec is None and side == VALUE:
+                codec = self.schemas.by_subject(topic)
+            if codec is not None and not isinstance(codec, Unreadable):
+                try:
+                    return Payload(codec.format, None, codec.decode(data), None)
+                except UndecodableError as failure:
+                    reason = f"{codec.format} of the topic's schema: {failure}"
+            elif codec is not None:
+                reason = codec.reason
+        return self._unframed(data, reason)
+
+    def _framed(self, frame: Frame) -> Payload | None:
+        """Return the payload of a frame; None where the bytes are more likely no frame."""
+        codec = self.schemas.by_id(frame.schema_id)
+        if isinstance(codec, Unreadable):
+            if not codec.is_known and frame.registry == CONFLUENT and json_text.looks_like(frame.data[frame.start :]):
+                try:  # of a JSON Schema, which nobody needs to read it
+                    payload = self._json(frame.data[frame.start :])
+                    return Payload(JSON_SCHEMA, frame.schema_id, payload, None)
+                except UndecodableError:
+                    pass
+            if not codec.is_known and not frame.sure:
+                return None
+            return Payload(codec.format, frame.schema_id, None, codec.reason)
+        try:
+            return Payload(codec.format, frame.schema_id, _decoded(codec, frame), None)
+        except UndecodableError as failure:
+            reason = f"{codec.format} of schema {frame.schema_id}: {failure}"
+            return Payload(codec.format, frame.schema_id, None, reason)
+
+    def _unframed(self, data: bytes, reason: str | None) -> Payload:
+        """Decode what names itself. `reason`: why the schema of its topic does not do."""
+        if json_text.looks_like(data):
+            try:
+                return Payload(JSON, None, self._json(data), reason)
+            except UndecodableError as failure:
+                reason = reason or (str(failure) if len(data) > self._limits.payload_bytes else None)
+        if len(data) > self._limits.payload_bytes:
+            return Payload(None, None, None, reason or size_reason(len(data), self._limits.payload_bytes))
+        if (text := text_of(data)) is not None:
+            return Payload(TEXT, None, json_text.dump(text), reason)
+        if messagepack.looks_like(data):
+            try:
+                return Payload(MESSAGEPACK, None, json_text.dump(messagepack.decode(data, self._limits)), reason)
+            except UndecodableError:
+                pass
+        return Payload(None, None, None, reason or f"{len(data):,} bytes of no known format")
+
+    def _json(self, data: bytes) -> bytes:
+        if len(data) > self._limits.payload_bytes:
+            raise UndecodableError(f"JSON of {size_reason(len(data), self._limits.payload_bytes)}")
+        json_text.check(data)
+        return data
+
+
+def _decoded(codec: Any, frame: Frame) -> bytes:
+    """Return a frame's payload as JSON. Raises UndecodableError."""
+    if codec.format != PROTOBUF:
+        decoded: bytes = codec.decode(frame.data, frame.start)
+        return decoded
+    indexes = frame.registry == CONFLUENT
+    decoded = codec.decode(frame.data, frame.start, frame.message, indexes)
+    return decoded

@@ -1,0 +1,1 @@
+"""`kwire compare`: two captures of the same job, before and after a change, and what differs on the wire."""
