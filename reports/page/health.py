@@ -124,7 +124,7 @@ def _finding(row: Mapping[str, Any], several: bool) -> Statement:
 
 
 def _named_by(row: Mapping[str, Any]) -> tuple[str, int]:
-    """Who a finding is about, in a word, and how often."""
+    """Name whom or what a finding is about, in a word, and count it."""
     return printable(row["named"] or "unnamed"), row["count"] or 1
 
 
