@@ -241,3 +241,6 @@ class ViewsOptions:
     views: str | None = option(
         "--views", metavar="DIR", help="questions of your own beside kwire's views: a file NAME.sql each"
     )
+    zones: str | None = option(
+        "--zones", metavar="FILE", help="zones of addresses for the view zones: a line each, `10.1.0.0/16 eu-west-1a`"
+    )

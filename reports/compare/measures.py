@@ -141,6 +141,8 @@ class _Measuring:
         rack = self._side.exchanges.text("rack_id")
         codes = rack.codes[self._rows][(self._api == apis.FETCH) & self._has_request]
         self._fact("rack", {rack.values[code] if code >= 0 else "none": count for code, count in _counts(codes)})
+        for name, counts in self._side.settings(self._role.links).items():
+            self._fact(name, counts)
         versions = self._column("api_version")
         for key in np.unique(self._api[self._has_request]).tolist():
             chosen = versions[(self._api == key) & self._has_request & (versions != NULL)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from kwire.analyzer.frame.grouping import OrdinalIndex
 from kwire.analyzer.frame.parquet import RowGroups, StoredFrame, read
 from kwire.captures.files import urls
 from kwire.reports import output
+from kwire.reports.compare.bodies import Settings
 
 _SECOND = 1_000_000
 
@@ -49,13 +51,15 @@ class Connection:
 
 
 class Side:
-    """A dataset's tables. `name`: of the side, for people."""
+    """A dataset's tables. name: of the side, for people. bodies: settings that its captures' bodies say, by capture and
+    connection; None: they were not read."""
 
-    def __init__(self, dataset: StoredDataset, name: str) -> None:
+    def __init__(self, dataset: StoredDataset, name: str, bodies: Settings | None = None) -> None:
         self.name = name
         self.dataset = dataset
         self.source = RowGroups.of(dataset)
         self._numbers: dict[tuple[str, str], int] = {}
+        self._bodies = bodies or {}
         self.connections = self._read_connections()
 
     def frame(self, table: str, columns: Sequence[str] = ()) -> StoredFrame:
@@ -150,6 +154,16 @@ class Side:
                 last[row],
             )
         return [by_number[number] for number in range(len(by_number))]
+
+    def settings(self, links: np.ndarray) -> dict[str, Counter[str]]:
+        """How often each value of a setting was seen in bodies of requests."""
+        wanted = set(links.tolist())
+        result: dict[str, Counter[str]] = {}
+        for key, facts in self._bodies.items():
+            if self._numbers.get(key) in wanted:
+                for name, counts in facts.items():
+                    result.setdefault(name, Counter()).update(counts)
+        return result
 
     @functools.cached_property
     def _starts(self) -> dict[str, tuple[int, int]]:
