@@ -228,7 +228,7 @@ def compare(
     filter: only exchanges that match, of captures; rotated, ports, keylogs: as of `kwire.analyze`. Raises KwireError,
     also where a side has no exchange of Kafka."""
     from kwire.analyzer.frame import spill
-    from kwire.reports.compare import comparison
+    from kwire.reports.compare import bodies, comparison
     from kwire.reports.compare.side import Side, names_of
 
     how = ReadOptions(rotated, ports, keylogs=keylogs)
@@ -240,7 +240,9 @@ def compare(
                 raise UsageError("a side is one dataset, or captures", "kwire.analyze(..., append=True) joins them")
             datasets += opened
         names = names_of(*(_paths(sources)[0] for sources in (before, after)))
-        sides = [Side(dataset, name) for dataset, name in zip(datasets, names, strict=True)]
+        captures = [[path for path in _paths(sources) if not is_dataset(path)] for sources in (before, after)]
+        settings = [bodies.settings(paths, how, filter) if paths else None for paths in captures]
+        sides = [Side(*each) for each in zip(datasets, names, settings, strict=True)]
         result = comparison.compare(*sides)
     if notes is not None:
         notes += result.notes

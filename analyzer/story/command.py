@@ -74,6 +74,18 @@ def stories(dataset: StoredDataset, query: StoryQuery, notes: list[str] | None) 
     return every
 
 
+def highlights(dataset: StoredDataset, most: int) -> list[str]:
+    """Lines of text: the events of most weight of a dataset, in order of time, for commands that end with them."""
+    events = [
+        event for _, chosen in stories(dataset, StoryQuery(), None) for event in chosen if event.kind != "finding"
+    ]
+    weightiest = sorted(events, key=lambda event: (-event.weight, event.time))[:most]
+    return [
+        f"{rfc3339(event.time)[11:23]}  {printable(event.actor)}  {printable(event.text)}"
+        for event in sorted(weightiest, key=lambda event: event.time)
+    ]
+
+
 def _opened(options: StoryOptions, stack: contextlib.ExitStack) -> StoredDataset:
     """Open the named dataset, or one made of the captures."""
     datasets = [source for source in options.sources if is_dataset(source)]
@@ -144,6 +156,8 @@ def _no_record(dataset: StoredDataset, wanted: StoryQuery) -> UsageError:
     ]
     place = f"{wanted.topic}-{wanted.partition}"
     there = f"nothing that was produced to {place} was captured with its offset"
+    if not dataset.journeys.count_rows():
+        there = "the dataset has no journeys: kwire analyze, without --no-journeys, makes them"
     if ranges:
         first, last = min(first for first, _ in ranges), max(last for _, last in ranges)
         there = f"what was captured of {place} lies from {first} to {last}"

@@ -72,7 +72,8 @@ def samples(family: Metric, suffix: str, *labels: str) -> Counter[Any]:
     sums: Counter[Any] = Counter()
     for sample in family.samples:
         if sample.name == family.name + suffix:
-            sums[tuple(sample.labels[label] for label in labels)] += sample.value  # type: ignore[assignment]
+            value: Any = sample.value  # a float
+            sums[tuple(sample.labels[label] for label in labels)] += value
     return sums
 
 
