@@ -417,9 +417,10 @@ def diff(options: DiffOptions) -> int:
     else:
         pairing, sides = pairs.from_runs(options.run_a, options.run_b), ("A", "B")
     if options.noise is None:
-        comparison = compare(pairing)
+        comparison = compare(pairing, share=options.slower - 1)
     else:
-        comparison = compare_beyond(pairing, pairs.from_runs(options.run_a, options.noise))
+        noise_pairs = pairs.from_runs(options.run_a, options.noise)
+        comparison = compare_beyond(pairing, noise_pairs, share=options.slower - 1)
     written = {
         "text": lambda: text.as_text(comparison, sides) + "\n",
         "json": lambda: json.dumps(text.as_json(comparison, sides), indent=2) + "\n",

@@ -116,18 +116,20 @@ def story(
     topic: str | None = None,
     transaction: str | None = None,
     connection: str | None = None,
+    partition: int | None = None,
+    offset: int | None = None,
     rotated: bool = False,
     ports: Sequence[int] = (),
     keylogs: Sequence[str | os.PathLike[str]] = (),
     notes: list[str] | None = None,
 ) -> list[Event]:
     """Return what happened in one dataset, or in captures, in order of time: the ten events worth knowing, or all of
-    one group, client id, topic, transactional id or connection. rotated, ports, keylogs: as of `kwire.analyze`. Raises
-    KwireError."""
+    one group, client id, topic, transactional id or connection. partition, offset: of `topic`; with both, the journey
+    of that record. rotated, ports, keylogs: as of `kwire.analyze`. Raises KwireError."""
     from kwire.analyzer.story.command import stories
     from kwire.analyzer.story.events import StoryQuery
 
-    query = StoryQuery(group, client, topic, transaction, connection)
+    query = StoryQuery(group, client, topic, transaction, connection, partition, offset)
     with _opened(sources, ReadOptions(rotated, ports, keylogs=keylogs), notes) as datasets:
         every = [event for dataset in datasets for _, events in stories(dataset, query, notes) for event in events]
     return sorted(every, key=lambda event: event.time)
@@ -139,14 +141,17 @@ def sql(
     *,
     engine: EngineName = "auto",
     views: str | os.PathLike[str] | None = None,
+    zones: str | os.PathLike[str] | None = None,
     notes: list[str] | None = None,
 ) -> pa.Table:
     """Return the answer to a query over the tables and views of datasets or captures, in Spark's SQL, as an Arrow
     table (`.to_pandas()`). `engine`: `embedded` answers inside this process, `spark` with Spark; by default the former
-    where it is installed. `views`: a folder of questions of your own, as of `kwire sql --views`. Raises KwireError."""
+    where it is installed. `views`: a folder of questions of your own, as of `kwire sql --views`; `zones`: a file of
+    zones of addresses, as of `--zones`. Raises KwireError."""
     from kwire.reports import own_views
+    from kwire.reports import zones as zone_files
 
-    with own_views.opened(views):
+    with own_views.opened(views), zone_files.opened(zones):
         return _answer(sources, query, engine, notes)
 
 
@@ -173,6 +178,7 @@ def report(
     target: str | None = None,
     engine: EngineName = "auto",
     views: str | os.PathLike[str] | None = None,
+    zones: str | os.PathLike[str] | None = None,
     rotated: bool = False,
     ports: Sequence[int] = (),
     keylogs: Sequence[str | os.PathLike[str]] = (),
@@ -181,9 +187,10 @@ def report(
     """Return a report on datasets or captures, and write it to the file `out`, if given.
 
     format: by default as `out` ends, else html; target: a Kafka release to check an upgrade to; engine: as of
-    `kwire.sql`, views too; rotated, ports, keylogs: as of `kwire.analyze`. Raises KwireError."""
+    `kwire.sql`, views and zones too; rotated, ports, keylogs: as of `kwire.analyze`. Raises KwireError."""
     from kwire.analyzer.options.questions import ReportOptions
     from kwire.reports import commands, output, own_views
+    from kwire.reports import zones as zone_files
 
     if target is not None:
         target = _release(target).name
@@ -194,6 +201,7 @@ def report(
     options = ReportOptions(sources=_paths(sources), target=target, engine=engine)
     with (
         own_views.opened(views),
+        zone_files.opened(zones),
         _opened(sources, ReadOptions(rotated, ports, keylogs=keylogs), notes) as datasets,
     ):
         result = commands.report_on(options, [str(dataset.path) for dataset in datasets], target)
@@ -220,7 +228,7 @@ def compare(
     filter: only exchanges that match, of captures; rotated, ports, keylogs: as of `kwire.analyze`. Raises KwireError,
     also where a side has no exchange of Kafka."""
     from kwire.analyzer.frame import spill
-    from kwire.reports.compare import comparison
+    from kwire.reports.compare import bodies, comparison
     from kwire.reports.compare.side import Side, names_of
 
     how = ReadOptions(rotated, ports, keylogs=keylogs)
@@ -232,7 +240,9 @@ def compare(
                 raise UsageError("a side is one dataset, or captures", "kwire.analyze(..., append=True) joins them")
             datasets += opened
         names = names_of(*(_paths(sources)[0] for sources in (before, after)))
-        sides = [Side(dataset, name) for dataset, name in zip(datasets, names, strict=True)]
+        captures = [[path for path in _paths(sources) if not is_dataset(path)] for sources in (before, after)]
+        settings = [bodies.settings(paths, how, filter) if paths else None for paths in captures]
+        sides = [Side(*each) for each in zip(datasets, names, settings, strict=True)]
         result = comparison.compare(*sides)
     if notes is not None:
         notes += result.notes

@@ -36,10 +36,11 @@ def report(options: ReportOptions) -> int:
     target = _target(options.target)
     if options.out:
         output.check(options.out)
-    from kwire.reports import own_views
+    from kwire.reports import own_views, zones
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(own_views.opened(options.views))
+        stack.enter_context(zones.opened(options.zones))
         datasets = _datasets(options, stack)
         with _doing("asking"):
             result = report_on(options, datasets, target)

@@ -20,7 +20,7 @@ from kwire.analyzer.dataset import dataset as datasets
 from kwire.analyzer.dataset import tables
 from kwire.analyzer.protocol import error_severity, errors
 from kwire.analyzer.protocol import schema as definitions
-from kwire.reports import catalog, releases
+from kwire.reports import catalog, releases, zones
 
 _SPARK_TYPES = {
     pa.string(): "STRING",
@@ -47,6 +47,7 @@ BESIDES: dict[str, pa.Schema] = {
         ("dataset", _STRING), ("capture", _STRING), ("connection", _STRING), ("payload_bytes", _LONG),
         ("looks_like", _STRING),
     ]),
+    "address_zones": pa.schema([("address", _STRING), ("zone", _STRING)]),
     "kafka_errors": pa.schema([
         ("error_code", _SHORT), ("error", _STRING), ("retriable", pa.bool_()), ("message", _STRING),
     ]),
@@ -86,6 +87,7 @@ ABOUT = {
     "audit": "Is what a replay's target acknowledged there, and in order?",
     "captures": "Which captures are in the dataset?",
     "unrecognised": "Which connections spoke something else?",
+    "address_zones": "In which zone is an address? As `--zones FILE` says.",
     "kafka_errors": "Which errors does Kafka have?",
     "error_judgements": "Which errors are part of the protocol's course, which pass, which are faults?",
     "kafka_releases": "Which API versions does a Kafka release have?",
@@ -100,7 +102,8 @@ _BESIDES_ABOUT = {
     "link_types": "Link types of its interfaces.", "first_time": "First packet.", "last_time": "Last packet.",
     "meaning": "What its traffic means was worked out: it has findings, groups, offsets and so forth.",
     "connection": "The two ends.", "payload_bytes": "Captured payload.",
-    "looks_like": "What its first bytes look like.", "error_code": "Kafka's number of the error.",
+    "looks_like": "What its first bytes look like.", "address": "Address of a client or broker.",
+    "zone": "Its zone.", "error_code": "Kafka's number of the error.",
     "error": "Its name.", "retriable": "Kafka's clients send the same request again after it.",
     "message": "What Kafka says of it.",
     "judgement": "`normal`, `transient`, `bad` or `admin`: see `analyzer/protocol/error_severity.py`.",
@@ -236,7 +239,14 @@ def bucketed(opened: Sequence[datasets.StoredDataset]) -> str:
 
 def besides(opened: Sequence[datasets.StoredDataset]) -> dict[str, list[list[Any]]]:
     """The rows of what there is beside the tables, by name."""
-    rows = (_capture_rows(opened), _unrecognised_rows(opened), _error_rows(), _judgement_rows(), _release_rows())
+    rows = (
+        _capture_rows(opened),
+        _unrecognised_rows(opened),
+        zones.rows(opened),
+        _error_rows(),
+        _judgement_rows(),
+        _release_rows(),
+    )
     return dict(zip(BESIDES, rows, strict=True))
 
 

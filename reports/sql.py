@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING
 from kwire.analyzer.common.errors import UsageError
 from kwire.captures.cache import cache_root
 from kwire.captures.errors import KwireError
-from kwire.reports import output, own_views, relations
+from kwire.reports import output, own_views, relations, zones
 from kwire.reports.engine_protocol import Engine, interruptibly
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def sql(options: SqlOptions) -> int:
         output.check(options.out)
     if options.dataset == "-" and options.query is None:
         raise UsageError("-: stdin is the capture, so no queries come from there", 'kwire sql - "SELECT ..." < CAPTURE')
-    with own_views.opened(options.views):
+    with own_views.opened(options.views), zones.opened(options.zones):
         return _ask(options, form)
 
 

@@ -49,7 +49,7 @@ BY_FILE = {
         "replay/send/test_workers.py",
         "analyzer/live/test_watch.py", "analyzer/live/test_analyze.py",
         "analyzer/live/test_record.py", "captures/live/", "replay/send/test_login.py", "replay/test_regressions.py",
-        "analyzer/findings/test_extensions.py",
+        "analyzer/findings/test_extensions.py", "analyzer/export/test_command.py",
     ),
     "browser": ("reports/view/test_page.py", "reports/view/test_page_late.py", "reports/view/test_page_lists.py"),
     "fuzz": ("fuzz/", "captures/chunks/test_chunks.py", "analyzer/test_secrets.py"),

@@ -1,7 +1,7 @@
 """Events of groups as they wait for the tables: bytes, not objects (`kwire.analyzer.frame.log`).
 
-In: `Event`s, one after the other. Out: the same, group by group, each group's in order; the latest of them. Rule: an
-event is an object only while its group is read. As an object it takes a kilobyte, here some 400 bytes.
+In: `GroupEvent`s, one after the other. Out: the same, group by group, each group's in order; the latest of them. Rule:
+an event is an object only while its group is read. As an object it takes a kilobyte, here some 400 bytes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from kwire.analyzer.analysis import group_events as g
-from kwire.analyzer.analysis.group_events import Event
+from kwire.analyzer.analysis.group_events import GroupEvent
 from kwire.analyzer.frame.arrow import distinct
 from kwire.analyzer.frame.log import Columns, Log
 
@@ -30,7 +30,7 @@ _COLUMNS: Final = (*_ORDER, "group", "state")
 _REPORTED, _SETTLED = 1, 2
 """Bits of `state`."""
 _IN_ROW: Final = ("place", "order", "kind", "group", "reported", "settled")
-_BESIDE: Final = tuple(column.name for column in fields(Event) if column.name not in _IN_ROW)
+_BESIDE: Final = tuple(column.name for column in fields(GroupEvent) if column.name not in _IN_ROW)
 _values_of = attrgetter(*_BESIDE)
 _PAIRS: Final = tuple(_BESIDE.index(name) for name in ("assigned", "revoked"))
 _LISTS: Final = tuple(_BESIDE.index(name) for name in ("members", "subscribed"))
@@ -46,7 +46,7 @@ class EventLog:
     def __len__(self) -> int:
         return len(self._log)
 
-    def append(self, event: Event) -> None:
+    def append(self, event: GroupEvent) -> None:
         kind, state = _KINDS.index(event.kind), _REPORTED * event.reported | _SETTLED * event.settled
         row = (*event.place, event.order, kind, self._log.number(event.group), state)
         self._log.append_row(row, list(_values_of(event)))
@@ -65,7 +65,7 @@ class EventLog:
         """Append the events of another log."""
         self._log.join(other._log)
 
-    def by_group(self) -> Iterator[tuple[str, np.ndarray, list[Event]]]:
+    def by_group(self) -> Iterator[tuple[str, np.ndarray, list[GroupEvent]]]:
         """Yield (group, positions of its events, the events), both in order; groups in order of their first event."""
         rows = self._log.read()
         order = np.lexsort([rows[name] for name in reversed(_ORDER)])
@@ -78,7 +78,7 @@ class EventLog:
             events = [self._event(rows, position) for position in positions.tolist()]
             yield self.groups[int(group[starts[number]])], positions, events
 
-    def _event(self, rows: Columns, position: int) -> Event:
+    def _event(self, rows: Columns, position: int) -> GroupEvent:
         trigger, born, order, kind, group, state = (int(rows[name][position]) for name in _COLUMNS)
         values = self._log.values(position, len(_BESIDE))
         for at in _PAIRS:
@@ -89,7 +89,7 @@ class EventLog:
                 values[at] = tuple(values[at])
         if values[_OWNED] is not None:
             values[_OWNED] = tuple(map(tuple, values[_OWNED]))
-        event = Event((trigger, born), order, _KINDS[kind], self.groups[group], *values)
+        event = GroupEvent((trigger, born), order, _KINDS[kind], self.groups[group], *values)
         event.reported, event.settled = bool(state & _REPORTED), bool(state & _SETTLED)
         return event
 

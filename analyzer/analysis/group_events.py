@@ -1,9 +1,9 @@
 """Events of one group exchange, of which rows of `groups` and of `rebalances` are made.
 
 In: exchanges of the group APIs with their bodies (`ControlExchange`), and the rows of frequent ones (Heartbeat,
-OffsetCommit, TxnOffsetCommit) by columns. Out: `Event`s, and the last contact of each member (`Contact`). Rules: a body
-that is not decoded leaves what the columns hold; names are text; topics of the newer protocols are ids until the table
-is made.
+OffsetCommit, TxnOffsetCommit) by columns. Out: `GroupEvent`s, and the last contact of each member (`Contact`). Rules: a
+body that is not decoded leaves what the columns hold; names are text; topics of the newer protocols are ids until the
+table is made.
 
     classic    JoinGroup, SyncGroup, Heartbeat, LeaveGroup; protocol type `connect` is `connect`
     consumer   ConsumerGroupHeartbeat (KIP-848); share: ShareGroupHeartbeat (KIP-932); streams: StreamsGroupHeartbeat
@@ -57,7 +57,7 @@ CONNECTOR: Final = -1
 
 
 @dataclass(slots=True)
-class Event:
+class GroupEvent:
     """One event of a group. `place` and `order` sort all events of a capture point.
 
     requested_ns   end of the request; time_ns: end of the response, or of the request if it has none
@@ -138,7 +138,7 @@ class Contact:
         self.lowest, self.highest = min(generations, default=-1), max(self.highest, other.highest)
 
 
-class Row(NamedTuple):
+class EventRow(NamedTuple):
     """The columns of an exchange that events share."""
 
     place: Place
@@ -155,14 +155,14 @@ class Row(NamedTuple):
     generation: int | None
     code: int | None
 
-    def event(self, kind: str, group: str, order: int = 0) -> Event:
+    def event(self, kind: str, group: str, order: int = 0) -> GroupEvent:
         shared = self[1:9]  # from `requested_ns` to `reply`
-        return Event(
+        return GroupEvent(
             self.place, order, kind, group, self.member or None, *shared, generation=self.generation, code=self.code
         )
 
 
-def row_of(window: Window, row: int) -> Row:
+def row_of(window: Window, row: int) -> EventRow:
     """One exchange of a window, as columns have it."""
     every, names = window.every, window.names
     number = int(every.connection[row])
@@ -179,7 +179,7 @@ def row_of(window: Window, row: int) -> Row:
     requested, answered = value("request_end"), value("response_end")
     began = value("request_time") or value("response_time") or 0
     requested = requested if requested is not None else began
-    return Row(
+    return EventRow(
         (int(every.column("completed_by")[row]), names.serials[number]),
         requested,
         answered if answered is not None else requested,
@@ -196,7 +196,7 @@ def row_of(window: Window, row: int) -> Row:
     )
 
 
-def events_of(window: Window, control: ControlExchange) -> Iterator[Event]:
+def events_of(window: Window, control: ControlExchange) -> Iterator[GroupEvent]:
     """The events that an exchange of the group APIs is."""
     exchange = control.exchange
     row = row_of(window, control.row)
@@ -214,7 +214,7 @@ def events_of(window: Window, control: ControlExchange) -> Iterator[Event]:
             yield _heartbeat(row, row.group, exchange)
 
 
-def _coordinators_found(row: Row, exchange: Exchange) -> Iterator[Event]:
+def _coordinators_found(row: EventRow, exchange: Exchange) -> Iterator[GroupEvent]:
     request, response = exchange.request, exchange.response
     if request is None or response is None or request.get("keyType", GROUP_KEYS) != GROUP_KEYS:
         return
@@ -248,7 +248,7 @@ def _given_by(inside: dict[str, dict[str, Any]], paths: dict[str, str]) -> tuple
     return added, tuple((member, _tasks_of(value.get("revoked"))) for member, value in values.items())
 
 
-def _join(row: Row, group: str, exchange: Exchange) -> Event:
+def _join(row: EventRow, group: str, exchange: Exchange) -> GroupEvent:
     request, response = exchange.request or {}, exchange.response
     event = row.event(JOIN, group)
     event.protocol = _protocol(request["protocolType"])
@@ -270,7 +270,7 @@ def _join(row: Row, group: str, exchange: Exchange) -> Event:
     return event
 
 
-def _sync(row: Row, group: str, exchange: Exchange) -> Event:
+def _sync(row: EventRow, group: str, exchange: Exchange) -> GroupEvent:
     request, response = exchange.request or {}, exchange.response
     event = row.event(SYNC, group)
     event.protocol = _protocol(request["protocolType"]) if request.get("protocolType") else None
@@ -307,7 +307,7 @@ def _partition_key(partition: Partition) -> tuple[str, int]:
     return partition[0], partition[1] if partition[1] is not None else -1
 
 
-def _leave(row: Row, group: str, exchange: Exchange) -> Iterator[Event]:
+def _leave(row: EventRow, group: str, exchange: Exchange) -> Iterator[GroupEvent]:
     request, response = exchange.request or {}, exchange.response
     members = request.get("members")
     if members is None:
@@ -324,7 +324,7 @@ def _leave(row: Row, group: str, exchange: Exchange) -> Iterator[Event]:
         yield event
 
 
-def _heartbeat(row: Row, group: str, exchange: Exchange) -> Event:
+def _heartbeat(row: EventRow, group: str, exchange: Exchange) -> GroupEvent:
     """Return the event of a newer protocol's heartbeat: a join, a leave, a failure, an assignment, or an update."""
     request, response = exchange.request or {}, exchange.response
     epoch = request["memberEpoch"]

@@ -32,7 +32,7 @@ from kwire.analyzer.analysis.combinations import combinations, largest, smallest
 from kwire.analyzer.analysis.control_exchanges import Border, ControlExchange
 from kwire.analyzer.analysis.delivery_times import DeliveryTimes
 from kwire.analyzer.analysis.event_log import EventLog
-from kwire.analyzer.analysis.group_events import Contact, Event
+from kwire.analyzer.analysis.group_events import Contact, GroupEvent
 from kwire.analyzer.analysis.rebalances import rebalances
 from kwire.analyzer.bulk import state as s
 from kwire.analyzer.bulk.rows import Window
@@ -80,7 +80,7 @@ class Groups:
                 for event in g.events_of(window, exchange):
                     self._hear(event)
 
-    def _hear(self, event: Event) -> None:
+    def _hear(self, event: GroupEvent) -> None:
         is_update = event.kind == g.UPDATE
         if event.well and event.member is not None and event.kind in (g.JOIN, g.SYNC, g.UPDATE):
             generation = event.generation if event.generation is not None else s.NULL
@@ -90,7 +90,7 @@ class Groups:
             self._events.append(event)
 
     @staticmethod
-    def _rose(event: Event) -> bool:
+    def _rose(event: GroupEvent) -> bool:
         """Return whether the response has another epoch than the request."""
         return event.request_epoch != event.generation
 
@@ -199,11 +199,11 @@ class Groups:
         return of
 
 
-def _order(event: Event) -> tuple[g.Place, int, str]:
+def _order(event: GroupEvent) -> tuple[g.Place, int, str]:
     return event.place, event.order, event.kind
 
 
-def _row(event: Event) -> dict[str, Any]:
+def _row(event: GroupEvent) -> dict[str, Any]:
     return {
         "time": event.time_ns // 1000,
         "group_id": event.group,
@@ -225,7 +225,7 @@ def _row(event: Event) -> dict[str, Any]:
     }
 
 
-def _with_names(events: Iterable[Event], topic_name: TopicName) -> list[Event]:
+def _with_names(events: Iterable[GroupEvent], topic_name: TopicName) -> list[GroupEvent]:
     """Put names for topic ids, and the group's protocol, into one group's events.
 
     The protocol is that of the last event before with one, else of the first after, else that of the API.
@@ -252,7 +252,7 @@ def _resolved(partitions: tuple[g.Partition, ...] | None, topic_name: TopicName)
     return tuple(sorted(((topic_name(topic), number) for topic, number in partitions), key=str))
 
 
-def _with_moves(events: list[Event]) -> list[Event]:
+def _with_moves(events: list[GroupEvent]) -> list[GroupEvent]:
     """Add an event wherever the coordinator changed."""
     node: int | None = None
     with_moves = []
@@ -265,7 +265,7 @@ def _with_moves(events: list[Event]) -> list[Event]:
     return with_moves
 
 
-def _expired(events: list[Event], contacts: dict[str, Contact]) -> Iterator[Event]:
+def _expired(events: list[GroupEvent], contacts: dict[str, Contact]) -> Iterator[GroupEvent]:
     """Members that expired, where that is proven; each once."""
     walk = _Membership(contacts)
     for event in events:
@@ -277,7 +277,7 @@ class _Membership:
     """One group's members while its events are walked through in order."""
 
     contacts: dict[str, Contact]
-    joined: dict[str, Event] = field(default_factory=dict)  # the last that each member joined with
+    joined: dict[str, GroupEvent] = field(default_factory=dict)  # the last that each member joined with
     instances: dict[str, str] = field(default_factory=dict)  # static members, by their names of then
     gone: set[str] = field(default_factory=set)  # left, or expired
     listed: tuple[str, ...] = ()  # the members of the last generation
@@ -287,7 +287,7 @@ class _Membership:
     changed_ns: int = 0  # a member of a newer protocol joined or left
     moved_ns: int = 0
 
-    def step(self, event: Event) -> Iterator[Event]:
+    def step(self, event: GroupEvent) -> Iterator[GroupEvent]:
         if event.kind == g.COORDINATOR_MOVED:
             self.moved_ns = event.requested_ns
         elif event.went and event.member is not None:
@@ -313,14 +313,14 @@ class _Membership:
             self.listed = tuple(member if name == other else name for name in self.listed)
         self.instances[member] = instance
 
-    def _unknown(self, event: Event, member: str) -> Iterator[Event]:
+    def _unknown(self, event: GroupEvent, member: str) -> Iterator[GroupEvent]:
         contact = self.contacts.get(member)
         if member in self.gone or contact is None or event.kind == g.LEAVE:
             return
         if contact.last_ns < event.requested_ns and contact.last_ns > self.moved_ns:
             yield self._expire(member, event, contact)
 
-    def _classic(self, event: Event, member: str) -> Iterator[Event]:
+    def _classic(self, event: GroupEvent, member: str) -> Iterator[GroupEvent]:
         if event.kind != g.JOIN:
             return
         self.joined[member] = event
@@ -341,7 +341,7 @@ class _Membership:
                 yield self._expire(missing, event, contact)
         self.listed, self.generation = event.members, event.generation
 
-    def _newer(self, event: Event, member: str) -> Iterator[Event]:
+    def _newer(self, event: GroupEvent, member: str) -> Iterator[GroupEvent]:
         self.gone.discard(member)
         if event.kind == g.JOIN:
             self.changed_ns = event.requested_ns
@@ -364,7 +364,9 @@ class _Membership:
                 has.clear()
             has.update(given)
 
-    def _handed_over(self, event: Event, member: str, given: set[g.Partition], since_ns: int = 0) -> Iterator[Event]:
+    def _handed_over(
+        self, event: GroupEvent, member: str, given: set[g.Partition], since_ns: int = 0
+    ) -> Iterator[GroupEvent]:
         """Yield expiries of other members that had the partitions, had contact after `since_ns`, and none since."""
         for other in [name for name, partitions in self.has.items() if name != member and partitions & given]:
             contact, last = self.contacts.get(other), self.joined.get(other)
@@ -374,7 +376,7 @@ class _Membership:
             if silent and contact.last_ns > since_ns:
                 yield self._expire(other, event, contact)
 
-    def _expire(self, member: str, event: Event, contact: Contact) -> Event:
+    def _expire(self, member: str, event: GroupEvent, contact: Contact) -> GroupEvent:
         self.gone.add(member)
         self.has.pop(member, None)
         before = self.joined.get(member)

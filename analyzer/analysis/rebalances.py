@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple
 
 from kwire.analyzer.analysis import group_events as g
 from kwire.analyzer.analysis.delivery_times import ClientDeliveryTimes
-from kwire.analyzer.analysis.group_events import Contact, Event, Partition
+from kwire.analyzer.analysis.group_events import Contact, GroupEvent, Partition
 from kwire.analyzer.protocol import errors as kafka_errors
 
 METADATA, COORDINATOR, UNKNOWN = "metadata", "coordinator", "unknown"
@@ -42,7 +42,7 @@ class _Trigger(NamedTuple):
     ns: int
     kind: str
     member: str | None
-    event: Event
+    event: GroupEvent
 
 
 @dataclass(slots=True)
@@ -54,8 +54,8 @@ class _Generation:
 
     number: int | None
     protocol: str | None
-    joins: list[Event] = field(default_factory=list)
-    syncs: list[Event] = field(default_factory=list)
+    joins: list[GroupEvent] = field(default_factory=list)
+    syncs: list[GroupEvent] = field(default_factory=list)
     members: set[str] = field(default_factory=set)
     assigned: Assignment = field(default_factory=dict)
     before: set[str] = field(default_factory=set)
@@ -65,8 +65,8 @@ class _Generation:
     ended_ns: int | None = None
     stops: dict[str, tuple[int, int]] = field(default_factory=dict)  # by member: had to stop, could go on
     renamed: dict[str, str] = field(default_factory=dict)  # static members that came back later under another id
-    later: list[Event] = field(default_factory=list)  # their events: no group rebalances for these
-    lost: list[Event] = field(default_factory=list)  # expiries that an answer of this turn, not its first, shows
+    later: list[GroupEvent] = field(default_factory=list)  # their events: no group rebalances for these
+    lost: list[GroupEvent] = field(default_factory=list)  # expiries that an answer of this turn, not its first, shows
 
     def members_then(self) -> set[str]:
         """Its members at its end, as they were called by then."""
@@ -84,7 +84,7 @@ class _Generation:
 class _GroupLife:
     """One group's events of one family of protocols, to be asked for those of a time."""
 
-    def __init__(self, events: list[Event], contacts: dict[str, Contact]) -> None:
+    def __init__(self, events: list[GroupEvent], contacts: dict[str, Contact]) -> None:
         self.events = events
         self.contacts = contacts
         self.clients = {event.member: (event.client, event.ip) for event in events if event.member is not None}
@@ -102,14 +102,14 @@ class _GroupLife:
         self._by_request = sorted(events, key=lambda event: (event.requested_ns, event.place, event.order))
         self._times = [event.requested_ns for event in self._by_request]
 
-    def between(self, since_ns: int, until_ns: int) -> list[Event]:
+    def between(self, since_ns: int, until_ns: int) -> list[GroupEvent]:
         """Events whose requests came after the one time and before the other."""
         return self._by_request[bisect_right(self._times, since_ns) : bisect_left(self._times, until_ns)]
 
 
 def rebalances(
     group: str,
-    events: list[Event],
+    events: list[GroupEvent],
     contacts: dict[str, Contact],
     fetched: ClientDeliveryTimes,
     now_ns: int | None = None,
@@ -141,7 +141,7 @@ def rebalances(
                 yield _row(group, turn, trigger, known, fetched)
 
 
-def _lives(events: list[Event], contacts: dict[str, Contact]) -> Iterator[_GroupLife]:
+def _lives(events: list[GroupEvent], contacts: dict[str, Contact]) -> Iterator[_GroupLife]:
     """Divide events and contacts by the lives of a group.
 
     Members with nothing but heartbeats belong to its first life, because later ones begin with joins.
@@ -158,7 +158,7 @@ def _lives(events: list[Event], contacts: dict[str, Contact]) -> Iterator[_Group
         yield _GroupLife(life, own_contacts)
 
 
-def _divided_lives(events: list[Event]) -> Iterator[list[Event]]:
+def _divided_lives(events: list[GroupEvent]) -> Iterator[list[GroupEvent]]:
     """Divide events into the lives of a group: one that is deleted or forgotten begins again with low generations.
 
     A member that joins after a generation was captured gets that or a later one; a later one if all members had left.
@@ -272,8 +272,8 @@ def _listed(assigned: Assignment) -> list[dict[str, Any]]:
 
 
 def _generations(known: _GroupLife) -> Iterator[_Generation]:
-    joins: dict[int, list[Event]] = defaultdict(list)
-    syncs: dict[int, list[Event]] = defaultdict(list)
+    joins: dict[int, list[GroupEvent]] = defaultdict(list)
+    syncs: dict[int, list[GroupEvent]] = defaultdict(list)
     for event in known.events:
         if event.kind == g.JOIN and event.well and event.generation is not None:
             joins[event.generation].append(event)
@@ -291,7 +291,9 @@ def _generations(known: _GroupLife) -> Iterator[_Generation]:
         yield open_turn
 
 
-def _generation(number: int, joins: list[Event], syncs: list[Event], had: Assignment, known: _GroupLife) -> _Generation:
+def _generation(
+    number: int, joins: list[GroupEvent], syncs: list[GroupEvent], had: Assignment, known: _GroupLife
+) -> _Generation:
     turn = _Generation(number, joins[0].protocol)
     turn.until_ns = min(event.time_ns for event in joins)
     listed = next((event.members for event in joins if event.members is not None), None)
@@ -318,7 +320,7 @@ def _generation(number: int, joins: list[Event], syncs: list[Event], had: Assign
     return turn
 
 
-def _put_members(turn: _Generation, joins: list[Event], listed: tuple[str, ...] | None, known: _GroupLife) -> None:
+def _put_members(turn: _Generation, joins: list[GroupEvent], listed: tuple[str, ...] | None, known: _GroupLife) -> None:
     """Fill in the members of a generation, and static members that returned later under another id.
 
     For these no group rebalances (KIP-345). `listed`: the members in the leader's first response.
@@ -348,7 +350,7 @@ def _put_before(turn: _Generation, last: _Generation | None, known: _GroupLife) 
         turn.before, turn.assigned_before = last.members_then(), last.assigned_then()
 
 
-def _has_left(event: Event) -> bool:
+def _has_left(event: GroupEvent) -> bool:
     return event.kind == g.EXPIRED or event.went
 
 
@@ -357,7 +359,7 @@ def _were_members(known: _GroupLife, number: int) -> set[str]:
     return {member for member, contact in known.contacts.items() if 0 <= contact.lowest <= number <= contact.highest}
 
 
-def _unfinished(events: list[Event], last: _Generation | None) -> _Generation | None:
+def _unfinished(events: list[GroupEvent], last: _Generation | None) -> _Generation | None:
     """Return a rebalance without a generation: members join at the end, or were told to."""
     since = max((event.time_ns for event in [*last.joins, *last.syncs]), default=0) if last is not None else 0
     left = {event.member for event in events if event.kind == g.LEAVE and event.well}
@@ -434,7 +436,7 @@ def _epochs(known: _GroupLife) -> Iterator[_Generation]:
         last = turn
 
 
-def _without_returned(turn: _Generation, epoch_events: list[Event], known: _GroupLife) -> list[Event]:
+def _without_returned(turn: _Generation, epoch_events: list[GroupEvent], known: _GroupLife) -> list[GroupEvent]:
     """Return an epoch's events without those of static members that returned in it under another id.
 
     They resume their assignment, and no group rebalances for them.
@@ -454,9 +456,9 @@ def _without_returned(turn: _Generation, epoch_events: list[Event], known: _Grou
     return [event for event in epoch_events if event.member not in names]
 
 
-def _by_epoch(answers: list[Event]) -> Iterator[tuple[int, list[Event]]]:
+def _by_epoch(answers: list[GroupEvent]) -> Iterator[tuple[int, list[GroupEvent]]]:
     """Yield each epoch with its events from its first response on."""
-    number, epoch_events = 0, list[Event]()
+    number, epoch_events = 0, list[GroupEvent]()
     for event in answers:
         if event.generation is not None and event.generation > number:
             if epoch_events:
@@ -467,7 +469,7 @@ def _by_epoch(answers: list[Event]) -> Iterator[tuple[int, list[Event]]]:
         yield number, epoch_events
 
 
-def _assigned_at(number: int, answers: list[Event]) -> dict[str, int]:
+def _assigned_at(number: int, answers: list[GroupEvent]) -> dict[str, int]:
     """Return when each member of the epoch had its assignment.
 
     That is the last response that changed it, else the first with the epoch. A coordinator that takes over sends all
@@ -527,7 +529,7 @@ def _when(trigger: _Trigger) -> tuple[int, g.Place, int]:
     return trigger.ns, trigger.event.place, trigger.event.order
 
 
-def _joined(turn: _Generation, known: _GroupLife, moved: Event | None) -> Iterator[_Trigger]:
+def _joined(turn: _Generation, known: _GroupLife, moved: GroupEvent | None) -> Iterator[_Trigger]:
     """Members that are new."""
     clients = {known.clients.get(member) for member in turn.before}
     for event in turn.joins:
@@ -539,7 +541,9 @@ def _joined(turn: _Generation, known: _GroupLife, moved: Event | None) -> Iterat
             yield _Trigger(event.requested_ns, g.JOIN, event.member, event)
 
 
-def _departed(turn: _Generation, known: _GroupLife, between: list[Event], moved: Event | None) -> Iterator[_Trigger]:
+def _departed(
+    turn: _Generation, known: _GroupLife, between: list[GroupEvent], moved: GroupEvent | None
+) -> Iterator[_Trigger]:
     """Members that left or expired."""
     for event in (*between, *turn.lost):
         if event.member is None or event.member not in turn.before or event.member in turn.members:
@@ -556,7 +560,7 @@ def _departed(turn: _Generation, known: _GroupLife, between: list[Event], moved:
 
 
 def _rejoined(
-    turn: _Generation, known: _GroupLife, between: list[Event], new: set[Partition], moved: Event | None
+    turn: _Generation, known: _GroupLife, between: list[GroupEvent], new: set[Partition], moved: GroupEvent | None
 ) -> Iterator[_Trigger]:
     """Members of before that joined again by themselves."""
     del between
@@ -574,7 +578,7 @@ def _rejoined(
 
 
 def _resubscribed(
-    turn: _Generation, known: _GroupLife, between: list[Event], new: set[Partition], moved: Event | None
+    turn: _Generation, known: _GroupLife, between: list[GroupEvent], new: set[Partition], moved: GroupEvent | None
 ) -> Iterator[_Trigger]:
     """Yield triggers of members with another subscription in their heartbeats, or of partitions never assigned
     before."""

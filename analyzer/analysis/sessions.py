@@ -32,7 +32,7 @@ _WENT_ON: Final = 2
 
 
 _NUMBERS: Final = struct.Struct("<10q")
-"""`Numbers`."""
+"""`ReaderNumbers`."""
 
 
 class Reader(NamedTuple):
@@ -49,11 +49,11 @@ class Reader(NamedTuple):
     packed: bytes
 
     @property
-    def numbers(self) -> Numbers:
-        return Numbers(*_NUMBERS.unpack(self.packed))
+    def numbers(self) -> ReaderNumbers:
+        return ReaderNumbers(*_NUMBERS.unpack(self.packed))
 
 
-class Numbers(NamedTuple):
+class ReaderNumbers(NamedTuple):
     """The numbers in a row of `readers`, NULL where there is none."""
 
     session_id: int
@@ -241,7 +241,7 @@ _PACKED: Final = (
     h.S_BEGUN,
     h.S_ISOLATION,
 )
-"""Columns of a reader in the order of `Numbers`."""
+"""Columns of a reader in the order of `ReaderNumbers`."""
 
 
 def _value(number: int) -> int | None:
@@ -414,7 +414,7 @@ def readers_table(
         "to_time": (None if to_ns is None else to_ns // 1000 for to_ns in number("to_ns")),
         "start_seen": (reader.numbers.begun == 1 for reader in ordered),
         **{name: map(attrgetter(name), ordered) for name in Reader._fields},
-        **{name: number(name) for name in Numbers._fields},
+        **{name: number(name) for name in ReaderNumbers._fields},
     }
     schema = tables.schema("readers")
     arrays = [

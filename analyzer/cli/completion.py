@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kwire.analyzer.cli.manual import TOPICS
-from kwire.analyzer.options.commands import COMMANDS
-from kwire.analyzer.options.commands import Command as Declared
+from kwire.analyzer.options.commands import COMMANDS, Command
 from kwire.analyzer.options.declare import Declaration, declarations
 
 
@@ -28,7 +27,7 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class CommandWords:
     """One command: what it does, its options, and the words that may stand as its argument (none: files)."""
 
     name: str
@@ -40,18 +39,18 @@ class Command:
 _HELP = Option(("-h", "--help"), "show this help message and exit", False, ())
 
 
-def commands() -> list[Command]:
+def commands() -> list[CommandWords]:
     """All commands as they are declared."""
     known = [_command(command) for command in COMMANDS.values()]
     topics = (*TOPICS, *COMMANDS)
     return [dataclasses.replace(command, words=topics) if command.name == "help" else command for command in known]
 
 
-def _command(command: Declared) -> Command:
+def _command(command: Command) -> CommandWords:
     declared = [each for each in declarations(command.options()).values() if not each.is_hidden]
     options = (_option(each) for each in declared if each.names)
     words = [word for each in declared if not each.names for word in each.argparse.get("choices", ())]
-    return Command(command.name, command.about, (_HELP, *options), tuple(words))
+    return CommandWords(command.name, command.about, (_HELP, *options), tuple(words))
 
 
 def _option(declared: Declaration) -> Option:
@@ -64,7 +63,7 @@ def script(shell: str) -> str:
     return SHELLS[shell](commands())
 
 
-def _bash(listed: Sequence[Command]) -> str:
+def _bash(listed: Sequence[CommandWords]) -> str:
     lines = [
         "# kwire: completion for bash. source <(kwire completion bash)",
         "_kwire() {",
@@ -96,7 +95,7 @@ def _bash(listed: Sequence[Command]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _zsh(listed: Sequence[Command]) -> str:
+def _zsh(listed: Sequence[CommandWords]) -> str:
     lines = [
         "#compdef kwire",
         "# kwire: completion for zsh. kwire completion zsh > ~/.zfunc/_kwire, with ~/.zfunc in $fpath before compinit",
@@ -122,7 +121,7 @@ def _zsh(listed: Sequence[Command]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _fish(listed: Sequence[Command]) -> str:
+def _fish(listed: Sequence[CommandWords]) -> str:
     names = " ".join(command.name for command in listed)
     lines = ["# kwire: completion for fish. kwire completion fish > ~/.config/fish/completions/kwire.fish"]
     first = f"complete -c kwire -n 'not __fish_seen_subcommand_from {names}' -f"
@@ -150,4 +149,4 @@ def _bracketed(text: str) -> str:
     return re.sub(r"([\[\]:\\])", r"\\\1", text)
 
 
-SHELLS: dict[str, Callable[[Sequence[Command]], str]] = {"bash": _bash, "zsh": _zsh, "fish": _fish}
+SHELLS: dict[str, Callable[[Sequence[CommandWords]], str]] = {"bash": _bash, "zsh": _zsh, "fish": _fish}

@@ -33,6 +33,7 @@ from kwire.analyzer.findings.capture import CaptureFrame
 from kwire.analyzer.findings.query import SEVERITIES, Query
 from kwire.analyzer.findings.rules import POLICIES, RULES
 from kwire.analyzer.frame.parquet import RowGroups, StoredFrame
+from kwire.analyzer.options.commands import loaded
 
 if TYPE_CHECKING:
     from kwire.analyzer.options.questions import FindingsOptions
@@ -54,8 +55,10 @@ def findings(options: FindingsOptions) -> int:
     if options.summary is not None:
         workflow.check_summary(options.summary)
     notes: list[str] = []
+    datasets: list[StoredDataset] = []
     with contextlib.ExitStack() as stack:
-        rows, shown = selected(_datasets(options, stack), options, notes)
+        rows, shown = selected(_listed(_datasets(options, stack), datasets), options, notes)
+        happened = _happened(datasets, shown, options) if form == "text" else []
     ignored = len(rows) - len(shown)
     with paged() if form in ("text", "json") else contextlib.nullcontext(sys.stdout) as out:
         if form == "json":
@@ -63,7 +66,7 @@ def findings(options: FindingsOptions) -> int:
         elif form == "text":
             width = reading_width()
             paint = _painted if colored(options.color) else str
-            for line in finding_formats.as_text(shown, ignored):
+            for line in (*finding_formats.as_text(shown, ignored), *happened):
                 out.write(paint("\n".join(folded(line, "    ", width))) + "\n")
         elif form == "junit":
             out.write(finding_formats.as_junit(rows, shown, _codes(options.only), options.fail_on, notes))
@@ -79,6 +82,31 @@ def findings(options: FindingsOptions) -> int:
         SEVERITIES.index(row["severity"]) >= SEVERITIES.index(options.fail_on) for row in shown
     )
     return EXIT_BAD if bad else 0
+
+
+HAPPENED = 3
+"""Events of the story that findings without trouble end with."""
+
+HAPPENED_ROWS = 1_000_000
+"""Exchanges of the datasets up to which the story takes no longer than the findings."""
+
+
+def _listed(datasets: Iterable[StoredDataset], into: list[StoredDataset]) -> Iterator[StoredDataset]:
+    for dataset in datasets:
+        into.append(dataset)
+        yield dataset
+
+
+def _happened(datasets: list[StoredDataset], shown: list[dict[str, Any]], options: FindingsOptions) -> list[str]:
+    """Lines about what happened, where all findings were asked for and there is no trouble."""
+    trouble = any(row["severity"] != "note" for row in shown)
+    if options.only or options.ignore or trouble:
+        return []
+    if sum(dataset.exchanges.count_rows() for dataset in datasets) > HAPPENED_ROWS:
+        return ["kwire story tells what happened."]
+    highlights = loaded("kwire.analyzer.story.command:highlights")  # stands above this package
+    lines = [line for dataset in datasets for line in highlights(dataset, HAPPENED)]
+    return ["", "what happened (kwire story tells more):", *(f"  {line}" for line in lines)] if lines else []
 
 
 _COLORS = {"ERROR": "\x1b[31m", "WARNING": "\x1b[33m", "NOTE": "\x1b[2m"}

@@ -24,6 +24,7 @@ from kwire.analyzer.findings import (  # noqa: F401  (each registers its rules)
     fetch_waits,
     foreign_protocols,
     groups,
+    journeys,
     latency,
     malformed,
     network,

@@ -27,7 +27,7 @@ _EXPIRED = claim((api_keys.PRODUCE,), (7,))
 
 
 @dataclass(frozen=True, slots=True)
-class Batches:
+class ProduceBatches:
     """Record batches of Produce requests, arrays with a value for each batch. row: of the table; owner: the exchange;
     topic_partition: its number in `topic_partitions`; error: of its topic-partition in the answer; at: offset in the
     answer."""
@@ -46,12 +46,12 @@ class Batches:
 
 
 @once
-def batches(capture: CaptureFrame) -> Batches:
+def batches(capture: CaptureFrame) -> ProduceBatches:
     """The batches that clients wrote, in order."""
     table = capture.table("batches")
     if not len(table):
         none = np.zeros(0, np.int64)
-        return Batches(none, none, none, [], *[none] * 7)
+        return ProduceBatches(none, none, none, [], *[none] * 7)
     rest = () if table.is_cached else OF_BATCHES.greatest
     table.load({**OF_BATCHES.numbers, **dict.fromkeys(rest, np.int64)}, OF_BATCHES.texts)
     side, sides = table.text("side")
@@ -61,7 +61,7 @@ def batches(capture: CaptureFrame) -> Batches:
     columns = zip(_COLUMNS, table.together(tuple(_COLUMNS.values())), strict=True)
     values = {field: spill.take(column, chosen) for field, column in columns}
     error, at = _answers(capture, owner, topic_partition, known)
-    return Batches(chosen, owner, topic_partition, known, **values, error=error, at=at)
+    return ProduceBatches(chosen, owner, topic_partition, known, **values, error=error, at=at)
 
 
 _COLUMNS = {
@@ -147,7 +147,7 @@ _LIMIT = 1_048_588
 """max.message.bytes unless set."""
 
 _SentBy = dict[int, dict[tuple[str, int], list[np.ndarray]]]
-"""Rows of `Batches` by client, then by topic-partition."""
+"""Rows of `ProduceBatches` by client, then by topic-partition."""
 
 
 def _sent_by(capture: CaptureFrame, troubles: list[Trouble]) -> _SentBy:
@@ -199,7 +199,7 @@ def _outcomes(capture: CaptureFrame, trouble: Trouble, sent_by: _SentBy, within:
 
 
 def _is_part(
-    written: Batches, whole: int, part: int, row: dict[str, Any], stamps: tuple[int | None, int | None]
+    written: ProduceBatches, whole: int, part: int, row: dict[str, Any], stamps: tuple[int | None, int | None]
 ) -> bool:
     """Whether a stored batch may hold some of the records of a refused one."""
     if (
@@ -330,8 +330,8 @@ def _topics(capture: CaptureFrame, parts: list[np.ndarray]) -> list[list[str]]:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """A batch with the sequence number of an earlier one. first, again: rows of `Batches`; first: the first that was
-    stored, if several came before."""
+    """A batch with the sequence number of an earlier one. first, again: rows of `ProduceBatches`; first: the first that
+    was stored, if several came before."""
 
     first: int
     again: int
@@ -375,7 +375,7 @@ def repeats(capture: CaptureFrame) -> tuple[list[Repeat], list[Repeat]]:
     return again, others
 
 
-def _is_same(capture: CaptureFrame, written: Batches, checksums: dict[int, int | None], repeat: Repeat) -> bool:
+def _is_same(capture: CaptureFrame, written: ProduceBatches, checksums: dict[int, int | None], repeat: Repeat) -> bool:
     """Whether a batch holds the records of the first. Clients that make a batch anew when they send it again (KafkaJS)
     give it other timestamps, so another checksum; they do so where the first failed, or its connection broke."""
     first, again = repeat.first, repeat.again
@@ -394,7 +394,7 @@ _HANDED_ON: Final = 8
 """The last batches among which one is looked for that a proxy handed on: the two are milliseconds apart."""
 
 
-def _sent(capture: CaptureFrame, written: Batches, rows: list[int]) -> list[int]:
+def _sent(capture: CaptureFrame, written: ProduceBatches, rows: list[int]) -> list[int]:
     """Return the batches, of some, that their client sent: without those that a proxy handed on.
 
     A proxy's request lies within the other's time, on another connection, with its correlation id."""
@@ -685,7 +685,7 @@ def tiny_batches(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 
 
 def _helps(
-    capture: CaptureFrame, written: Batches, rows: np.ndarray, requested: np.ndarray, linger_ms: float
+    capture: CaptureFrame, written: ProduceBatches, rows: np.ndarray, requested: np.ndarray, linger_ms: float
 ) -> tuple[float, int] | None:
     """The least linger.ms, of some, that makes half of the requests or fewer, and how many; None: none does. A client
     that lingers already sends batches of a partition no closer than that. rows: its batches; requested: times of the
@@ -717,9 +717,9 @@ def _ends(capture: CaptureFrame) -> dict[tuple[int, ...], np.ndarray]:
     return rows_by_key(times_, spill.take(capture.client, rows))
 
 
-def _often(capture: CaptureFrame, written: Batches, least: float) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield (Produce requests, their rows of `Batches`) of each client and broker with at least so many requests, if
-    they have batches."""
+def _often(capture: CaptureFrame, written: ProduceBatches, least: float) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield (Produce requests, their rows of `ProduceBatches`) of each client and broker with at least so many
+    requests, if they have batches."""
     rows = capture.of_one(
         spill.true_rows((capture.exchanges.api == api_keys.PRODUCE) & (capture.exchanges.request_time != NULL))
     )
@@ -993,7 +993,7 @@ def timestamps_off(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         yield match_of(capture, trouble, text + f"{times(trouble)}.")
 
 
-def _ahead(capture: CaptureFrame, written: Batches, least: float) -> np.ndarray:
+def _ahead(capture: CaptureFrame, written: ProduceBatches, least: float) -> np.ndarray:
     """int64[batches]: how far timestamps given by clients are ahead of the capture's clock, us; empty if none is so far
     ahead."""
     table = capture.table("batches")

@@ -15,7 +15,7 @@ import numpy as np
 from kwire.analyzer.findings import root_causes
 from kwire.analyzer.findings.capture import SECOND, CaptureFrame
 from kwire.analyzer.findings.error_answers import about, claim, match_of, of, times
-from kwire.analyzer.findings.produce import Batches, Repeat, batches, repeats
+from kwire.analyzer.findings.produce import ProduceBatches, Repeat, batches, repeats
 from kwire.analyzer.findings.rules import Limits, Match, replaced, rule
 from kwire.analyzer.findings.runs import Trouble
 from kwire.analyzer.findings.wording import client, count, lasting, moment, partition_name
@@ -141,8 +141,8 @@ def sequence_gap(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         yield replaced(match, cause=cause.text, proven=cause.proven, advice=cause.advice) if cause else match
 
 
-def _refused(capture: CaptureFrame, written: Batches, rows: list[int], trouble: Trouble) -> list[int]:
-    """The batches that a trouble is about, as rows of `Batches`, in order of time."""
+def _refused(capture: CaptureFrame, written: ProduceBatches, rows: list[int], trouble: Trouble) -> list[int]:
+    """The batches that a trouble is about, as rows of `ProduceBatches`, in order of time."""
     chosen = np.flatnonzero(arrow.among(written.owner, rows) & (written.error == trouble.code))
     places = set(trouble.topic_partitions)
     some = [row for row in chosen.tolist() if written.topic_partitions[written.topic_partition[row]] in places]
@@ -158,7 +158,7 @@ class _Cause:
     advice: str
 
 
-def _cause(capture: CaptureFrame, written: Batches, batch: int, idle_s: float) -> _Cause | None:
+def _cause(capture: CaptureFrame, written: ProduceBatches, batch: int, idle_s: float) -> _Cause | None:
     """Return why a batch was out of order, or None where no stored batch before it was captured."""
     requested, answered = capture.exchanges.request_time, capture.exchanges.response_end
     sent_at = int(requested[written.owner[batch]])
@@ -200,7 +200,9 @@ _FAULT = (
 )
 
 
-def _forgotten(capture: CaptureFrame, written: Batches, last: int, batch: int, idle: int, idle_s: float) -> _Cause:
+def _forgotten(
+    capture: CaptureFrame, written: ProduceBatches, last: int, batch: int, idle: int, idle_s: float
+) -> _Cause:
     """The cause where the number is the next one: the broker does not know the last batch any more."""
     where = written.topic_partitions[written.topic_partition[batch]]
     begun, ended = (int(capture.exchanges.request_time[written.owner[row]]) for row in (last, batch))

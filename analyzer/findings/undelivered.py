@@ -39,7 +39,7 @@ class Why(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Stall:
+class StalledDirection:
     """A direction of a connection in which bytes were sent and never acknowledged.
 
     rows        exchanges whose request, or answer, is among them; none where their bytes were not captured
@@ -68,14 +68,14 @@ class Stall:
 
 
 @once
-def stalls(capture: CaptureFrame) -> list[Stall]:
+def stalls(capture: CaptureFrame) -> list[StalledDirection]:
     """Directions in which TCP delivered nothing more, of clients and brokers for which that is certain."""
     at = limits_of(RULES["request-undelivered"], capture.query)
-    groups: dict[tuple[int, int, bool], list[Stall]] = defaultdict(list)
+    groups: dict[tuple[int, int, bool], list[StalledDirection]] = defaultdict(list)
     for stall in _candidates(capture, at):
         ends = int(capture.client_of[stall.link]), int(capture.broker_of[stall.link])
         groups[*ends, stall.to_broker].append(stall)
-    named: list[Stall] = []
+    named: list[StalledDirection] = []
     for (client_, broker, to_broker), group in groups.items():
         if any(stall.certain for stall in group):
             named += _explained(capture, _Pair.of(capture, client_, broker, to_broker, group), group, at)
@@ -95,7 +95,7 @@ def links(capture: CaptureFrame) -> np.ndarray:
     return out
 
 
-def _candidates(capture: CaptureFrame, at: Limits) -> Iterator[Stall]:
+def _candidates(capture: CaptureFrame, at: Limits) -> Iterator[StalledDirection]:
     for to_broker in (True, False):
         toward = "broker" if to_broker else "client"
         lost = capture.link_numbers(f"unacknowledged_bytes_to_{toward}")
@@ -111,7 +111,7 @@ def _candidates(capture: CaptureFrame, at: Limits) -> Iterator[Stall]:
         for link in some_links.tolist():
             every = exchanges_of.get(link, some_links[:0])
             chosen = _concerned(capture, every, to_broker, int(sends[link]), int(lost[link] + behind[link]))
-            stall = Stall(
+            stall = StalledDirection(
                 link,
                 to_broker,
                 chosen,
@@ -152,7 +152,7 @@ def _concerned(capture: CaptureFrame, every: np.ndarray, to_broker: bool, sends:
     return np.sort(every[before < amount])
 
 
-def _judged(capture: CaptureFrame, stall: Stall, every: np.ndarray, at: Limits) -> Stall | None:
+def _judged(capture: CaptureFrame, stall: StalledDirection, every: np.ndarray, at: Limits) -> StalledDirection | None:
     """The stall with its beginning and the silence before it; None where it is none yet."""
     exchanges, link = capture.exchanges, stall.link
     times = exchanges.request_time if stall.to_broker else capture.column("response_time")
@@ -180,7 +180,7 @@ def _judged(capture: CaptureFrame, stall: Stall, every: np.ndarray, at: Limits) 
     return stall
 
 
-def _was_reset(capture: CaptureFrame, stall: Stall) -> bool:
+def _was_reset(capture: CaptureFrame, stall: StalledDirection) -> bool:
     """Whether the side that should have acknowledged sent a reset at once instead."""
     receiver, last = ("broker", "request") if stall.to_broker else ("client", "answer")
     by, after = (_text(capture, column, stall.link) for column in ("closed_by", "closed_after"))
@@ -206,7 +206,9 @@ class _Pair:
     last: int
 
     @classmethod
-    def of(cls, capture: CaptureFrame, client_: int, broker: int, to_broker: bool, group: Sequence[Stall]) -> _Pair:
+    def of(
+        cls, capture: CaptureFrame, client_: int, broker: int, to_broker: bool, group: Sequence[StalledDirection]
+    ) -> _Pair:
         exchanges = capture.exchanges
         pair = np.flatnonzero((capture.client_of == client_) & (capture.broker_of == broker))
         lost = np.concatenate([stall.rows for stall in group])
@@ -226,7 +228,9 @@ class _Pair:
         return cls(np.concatenate(sizes), survived, last)
 
 
-def _explained(capture: CaptureFrame, pair: _Pair, group: list[Stall], at: Limits) -> Iterator[Stall]:
+def _explained(
+    capture: CaptureFrame, pair: _Pair, group: list[StalledDirection], at: Limits
+) -> Iterator[StalledDirection]:
     """Stalls of one client and broker with their causes."""
     least = min((_lost_segment(stall) for stall in group if stall.why is not Why.RESET), default=0)
     large = least >= at.large_bytes and bool((pair.sizes > 0).any()) and not bool((pair.sizes >= least).any())
@@ -244,7 +248,7 @@ def _explained(capture: CaptureFrame, pair: _Pair, group: list[Stall], at: Limit
             yield stall
 
 
-def _lost_segment(stall: Stall) -> int:
+def _lost_segment(stall: StalledDirection) -> int:
     """Payload bytes of the segment that was lost, as far as is known."""
     return stall.segment or min(stall.lost, _MAYBE_ONE_SEGMENT)
 
@@ -274,7 +278,7 @@ def _lost_segment(stall: Stall) -> int:
     large_bytes=500,
 )
 def request_undelivered(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
-    groups: dict[tuple[int, int, bool, Why], list[Stall]] = defaultdict(list)
+    groups: dict[tuple[int, int, bool, Why], list[StalledDirection]] = defaultdict(list)
     for stall in stalls(capture):
         ends = int(capture.client_of[stall.link]), int(capture.broker_of[stall.link])
         groups[*ends, stall.to_broker, stall.why].append(stall)
@@ -284,7 +288,9 @@ def request_undelivered(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
             yield _match(capture, capture.who(client_, broker), group, to_broker, why)
 
 
-def _match(capture: CaptureFrame, who: dict[str, str | None], group: list[Stall], to_broker: bool, why: Why) -> Match:
+def _match(
+    capture: CaptureFrame, who: dict[str, str | None], group: list[StalledDirection], to_broker: bool, why: Why
+) -> Match:
     concerned = np.unique(np.concatenate([stall.rows for stall in group]))
     idle = max(stall.idle for stall in group)
     sends = max(stall.sends for stall in group)
@@ -327,12 +333,16 @@ def _match(capture: CaptureFrame, who: dict[str, str | None], group: list[Stall]
     )
 
 
-def _ends(capture: CaptureFrame, stall: Stall) -> tuple[int, int]:
+def _ends(capture: CaptureFrame, stall: StalledDirection) -> tuple[int, int]:
     return int(capture.client_of[stall.link]), int(capture.broker_of[stall.link])
 
 
 def _subject(
-    capture: CaptureFrame, who: dict[str, str | None], group: list[Stall], concerned: np.ndarray, to_broker: bool
+    capture: CaptureFrame,
+    who: dict[str, str | None],
+    group: list[StalledDirection],
+    concerned: np.ndarray,
+    to_broker: bool,
 ) -> tuple[int, str]:
     """How many of what were lost, and how a sentence about them begins."""
     apis = {api_name(int(api)) for api in capture.exchanges.api[concerned].tolist()}
@@ -356,7 +366,7 @@ def _topics(capture: CaptureFrame, concerned: np.ndarray) -> str:
     return some(sorted(name(topic) for topic in topics if topic)) if topics else ""
 
 
-def _cause(why: Why, group: list[Stall], passed: int, idle: int) -> tuple[str, bool | None, str | None]:
+def _cause(why: Why, group: list[StalledDirection], passed: int, idle: int) -> tuple[str, bool | None, str | None]:
     """The cause, whether it is proven, and what to do about it."""
     keep = "connections.max.idle.ms of the client below the middlebox's limit (shorter than "
     keep += f"{exactly(idle)}), or TCP keep-alive more often than that; or raise the limit there."

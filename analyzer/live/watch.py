@@ -8,6 +8,7 @@ comes once.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -135,7 +136,7 @@ def _watch(options: WatchOptions, source: Source) -> int:
         source.stop()
 
     seconds = options.duration or (float(SECONDS) if options.once and source.live else None)
-    with ended_by(end, seconds):
+    with _served(session, source, options.metrics) as address, ended_by(end, seconds):
         if options.once:
             _once(session, source, screen, stop, timed=seconds is not None)
         elif screen:
@@ -145,6 +146,10 @@ def _watch(options: WatchOptions, source: Source) -> int:
             end()
         else:
             _lines(session, source, stop)
+        if address and session.failure is None and not options.once and not screen and not stop.is_set():
+            say(f"note: {source.point.name}: all is read; {address} answers until Ctrl-C")
+            while not stop.wait(_UPDATE_SECONDS):
+                pass
     if session.failure is not None:
         raise session.failure
     if "-" in source.point.paths and source.stdin is sys.stdin.buffer and not session.ended.is_set():
@@ -155,6 +160,37 @@ def _watch(options: WatchOptions, source: Source) -> int:
     for note in [*reader.notes[session.notes_before :], *unread_lines(source.point.name, reader.counts)]:
         say(f"note: {note}")
     return 0
+
+
+@contextlib.contextmanager
+def _served(session: WatchSession, source: Source, address: tuple[str, int] | None) -> Iterator[str]:
+    """Answer scrapes of Prometheus at an address meanwhile; yields where, empty for nowhere. Raises UsageError."""
+    if address is None:
+        yield ""
+        return
+    from kwire.analyzer.live import metrics_server
+    from kwire.analyzer.live.metrics import Metrics
+
+    metrics = session.metrics = Metrics(session.topic_name, lambda text: say(f"note: {text}"))
+
+    def standing() -> metrics_server.Standing:
+        with session.lock:
+            now = time_ns() if source.live else session.counts.time_ns
+            return metrics_server.Standing(
+                metrics.counted.copy(),
+                session.counts.open.now(now),
+                metrics.lag.behind(now),
+                _lost(session, source),
+                session.engine.reader.counts["packets"],
+                session.ended.is_set(),
+            )
+
+    served, end = metrics_server.serve(address, standing)
+    say(f"note: metrics at {served}")
+    try:
+        yield served
+    finally:
+        end()
 
 
 def _lost(session: WatchSession, source: Source) -> int:

@@ -27,6 +27,7 @@ from kwire.analyzer.frame.arrow import plain
 from kwire.analyzer.live.evaluation_windows import EvaluationWindows, finding_key
 from kwire.analyzer.live.folder_checkpoint import FolderCheckpoint
 from kwire.analyzer.live.live_counts import Counts
+from kwire.analyzer.live.metrics import Metrics
 from kwire.analyzer.messages.exchange import Exchange
 from kwire.analyzer.messages.raw_messages import Messages
 from kwire.analyzer.pipeline.drive import Sink, drive
@@ -103,6 +104,8 @@ class WatchSession(Sink[None]):
         self.failure: BaseException | None = None
         self.after: Callable[[], None] = lambda: None
         """Called after each window, by the thread that decodes."""
+        self.metrics: Metrics | None = None
+        """Counts everything too, where that was asked for."""
         self._laps = EvaluationWindows(self.engine, point) if find else None
         self._latency, self._topics = Latency(), TopicIds()
         self._messages = Messages()
@@ -225,6 +228,8 @@ class WatchSession(Sink[None]):
     def _tell(self, finding: dict[str, Any]) -> None:
         self.findings.append(finding)
         self.fresh.append(finding)
+        if self.metrics is not None:
+            self.metrics.finding(finding["code"], finding["severity"])
 
     def _take(self, window: Window) -> None:
         window = self._latency.take(window)
@@ -250,6 +255,8 @@ class WatchSession(Sink[None]):
         """Its exchanges; `rows`: those that are wanted. Where a session before ended among them, all until there was
         told by it."""
         count, self.exchanges = self.exchanges, self.exchanges + len(window.every)
+        if self.metrics is not None:
+            self.metrics.take(rows)
         if self._end_at is None or self._end_at[0] > self.exchanges:
             self.counts.take(rows, window.open)
             return
@@ -291,6 +298,10 @@ class WatchSession(Sink[None]):
             self.examples[key] = Exchange(rows_made[n], *messages, None, self._topics.name)
             if len(self.examples) > _KINDS:
                 self.examples.pop(next(iter(self.examples)))
+
+    def topic_name(self, topic_id: str) -> str:
+        """The name of a topic id, as far as messages told it."""
+        return self._topics.name(topic_id)
 
     def drops(self) -> int | None:
         """Packets that the files read so far say were lost."""

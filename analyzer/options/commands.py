@@ -18,16 +18,17 @@ class Command(NamedTuple):
 
     def options(self) -> Any:
         """The dataclass of its options."""
-        return _loaded(self.declared)
+        return loaded(self.declared)
 
     def function(self, options: Any) -> Callable[[Any], int]:
         """The function that runs it with these options. Raises UsageError."""
-        run: str = _loaded(self.run)(options) if self.run.endswith(":run_by") else self.run
-        function: Callable[[Any], int] = _loaded(run)
+        run: str = loaded(self.run)(options) if self.run.endswith(":run_by") else self.run
+        function: Callable[[Any], int] = loaded(run)
         return function
 
 
-def _loaded(path: str) -> Any:
+def loaded(path: str) -> Any:
+    """Import `MODULE:NAME` when it is needed."""
     module, name = path.split(":")
     return getattr(importlib.import_module(module), name)
 
@@ -43,7 +44,7 @@ COMMANDS = {
             f"{_IN}.analyze:AnalyzeOptions",
             f"{_IN}.analyze:run_by",
         ),
-        Command("show", "print exchanges, one a line", f"{_IN}.show:ShowOptions", "kwire.analyzer.cli.commands:show"),
+        Command("show", "print exchanges, one a line", f"{_IN}.show:ShowOptions", f"{_IN}.show:run_by"),
         Command(
             "sql",
             "ask a dataset in SQL; without a query, at a prompt",

@@ -50,6 +50,17 @@ class KeylogOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NamesOptions:
+    """Names of addresses."""
+
+    names: list[str] = repeated(
+        "--names",
+        metavar="FILE",
+        help="names of addresses (repeatable): a hosts file, CSV, or kubectl get pods -o json or -o wide",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class CaptureOptions(KeylogOptions, PortOptions):
     """How captures are to be understood, for commands that keep the rest to themselves."""
 
@@ -229,4 +240,7 @@ class ViewsOptions:
 
     views: str | None = option(
         "--views", metavar="DIR", help="questions of your own beside kwire's views: a file NAME.sql each"
+    )
+    zones: str | None = option(
+        "--zones", metavar="FILE", help="zones of addresses for the view zones: a line each, `10.1.0.0/16 eu-west-1a`"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kwire.analyzer.options import common
+from kwire.analyzer.options import common, values
 from kwire.analyzer.options.common import CommandOptions, LiveOptions, ReadArguments
 from kwire.analyzer.options.declare import argument, flag, option
 
@@ -56,4 +56,10 @@ class WatchOptions(ReadArguments, LiveOptions, CommandOptions):
     from_start: bool = flag(
         "--from-start",
         help="of a folder: begin at the oldest file, not where the last watch of it in this way was",
+    )
+    metrics: tuple[str, int] | None = option(
+        "--metrics",
+        parse=values.address,
+        metavar="[HOST:]PORT",
+        help="answer Prometheus there, at /metrics (HOST: 127.0.0.1), also after a capture has ended",
     )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from kwire.analyzer.options import values
 from kwire.analyzer.options.common import (
     CommandOptions,
     EngineOptions,
@@ -114,6 +115,10 @@ class StoryOptions(ReadArguments, CommandOptions):
     examples: ClassVar[tuple[tuple[str, str], ...]] = (
         ("kwire story orders.pcap", "the ten things worth knowing"),
         ("kwire story day1.kwire --group billing", "all that happened in one group"),
+        (
+            "kwire story day1.kwire --topic orders --partition 0 --offset 4711",
+            "one record: sent, replicated, read, committed",
+        ),
     )
 
     epilog: ClassVar[str] = (
@@ -125,6 +130,15 @@ class StoryOptions(ReadArguments, CommandOptions):
     group: str | None = option("--group", metavar="G", help="what happened in this group")
     client: str | None = option("--client", metavar="C", help="what the client with this client id did")
     topic: str | None = option("--topic", metavar="T", help="what happened to this topic")
+    partition: int | None = option(
+        "--partition", metavar="P", parse=values.count_or_zero, help="with --topic: of this partition alone"
+    )
+    offset: int | None = option(
+        "--offset",
+        metavar="N",
+        parse=values.offset,
+        help="with --topic and --partition: the journey of this record, from its producer to each reader",
+    )
     transaction: str | None = option("--transaction", metavar="X", help="what was done with this transactional id")
     connection: str | None = option(
         "--connection", metavar="C", help="what happened on this connection (a name of show --json)"

@@ -8,7 +8,7 @@ from typing import ClassVar
 from kwire.analyzer.options import values
 from kwire.analyzer.options.common import CaptureOptions, CommandOptions
 from kwire.analyzer.options.declare import argument, flag, option
-from kwire.analyzer.options.replay import AccessOptions, SelectOptions, fail_on
+from kwire.analyzer.options.replay import AccessOptions, SelectOptions, fail_on, slower
 
 _TARGETS = "targets"
 
@@ -65,4 +65,5 @@ class RehearseOptions(AccessOptions, CaptureOptions, SelectOptions, CommandOptio
         "--summary", metavar="FILE.md", help="also write a summary of 20 lines in Markdown, for a build's page"
     )
     fail_on: str = fail_on()
+    slower: float = slower()
     json: bool = flag("--json", help="print verdict.json")

@@ -223,6 +223,18 @@ def fail_on() -> str:
     return field
 
 
+def slower() -> float:
+    """The field of --slower."""
+    field: float = option(
+        "--slower",
+        parse=values.factor,
+        default=values.SLOWER_FACTOR,
+        metavar="FACTOR",
+        help="an API is slower from so many times the latency on, as 1.5 (default: 1.2)",
+    )
+    return field
+
+
 @dataclass(frozen=True, kw_only=True)
 class ReplayOptions(AccessOptions, CaptureOptions, SendOptions, CommandOptions):
     """Options of `kwire replay`. `assumed`: versions of each API, by key, that the release `assume` offers."""
@@ -268,6 +280,7 @@ class DiffOptions(CommandOptions):
         metavar="RUN_A2",
         help="another replay where RUN_A was made: what differs from A by itself is no difference",
     )
+    slower: float = slower()
     json: bool = flag("--json", help="as JSON (--format json)")
     format: str | None = option(
         "--format",

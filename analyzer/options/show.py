@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from kwire.analyzer.options import values
-from kwire.analyzer.options.common import CommandOptions, PayloadArguments, ReadArguments, color
+from kwire.analyzer.options.common import CommandOptions, NamesOptions, PayloadArguments, ReadArguments, color
 from kwire.analyzer.options.declare import argument, flag, option
 
 _FORM = "form"
@@ -14,7 +14,7 @@ _FORM = "form"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShowOptions(PayloadArguments, ReadArguments, CommandOptions):
+class ShowOptions(NamesOptions, PayloadArguments, ReadArguments, CommandOptions):
     """Options of `kwire show`."""
 
     examples: ClassVar[tuple[tuple[str, str], ...]] = (
@@ -62,6 +62,12 @@ class ShowOptions(PayloadArguments, ReadArguments, CommandOptions):
     follow: str | None = option(
         "--follow", metavar="CONNECTION", help="one connection as a dialogue (name as --json shows it)"
     )
+    write: str | None = option(
+        "-w",
+        "--write",
+        metavar="FILE.pcapng",
+        help="write the packets of these exchanges there, for Wireshark, with comments; - is stdout",
+    )
     sort: str | None = option(
         "--sort", metavar="NAME", help="by this column or field, largest first (--sort=-NAME: smallest first)"
     )
@@ -77,3 +83,8 @@ class ShowOptions(PayloadArguments, ReadArguments, CommandOptions):
     color: str = color()
     wide: bool = flag("--wide", help="every column, however wide the terminal is; so it is where stdout is no terminal")
     no_pager: bool = flag("--no-pager", help="do not page on a terminal")
+
+
+def run_by(options: ShowOptions) -> str:
+    """MODULE:FUNCTION that does it."""
+    return "kwire.analyzer.export.command:export" if options.write is not None else "kwire.analyzer.cli.commands:show"

@@ -26,7 +26,7 @@ from kwire.analyzer.scrub.message_spans import (
     record_parts,
 )
 from kwire.analyzer.scrub.pseudonyms import Pseudonyms, is_public
-from kwire.analyzer.scrub.records import KeepOptions, Records
+from kwire.analyzer.scrub.records import KeepOptions, RecordScrubber
 from kwire.analyzer.scrub.scrub_summary import Report
 from kwire.analyzer.scrub.spans import END, KIND, START, CapturedMessages, SpanRows
 
@@ -48,7 +48,7 @@ class Content:
         self.report = Report() if report is None else report
         self.addresses = Addresses(key, "addresses" in keep)
         self.pseudonyms = Pseudonyms(key, self.addresses, "names" in keep, "ids" in keep)
-        self.records = Records(
+        self.records = RecordScrubber(
             self.pseudonyms, self._nested, KeepOptions("keys" in keep, "values" in keep, "headers" in keep), self.report
         )
         self.prefixes: set[bytes] = set()

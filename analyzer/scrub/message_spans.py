@@ -1,8 +1,8 @@
 """Classify the bytes of one message: a name, an id, a secret, content, or no more than a number.
 
-In: a frame, and what was asked where it is an answer. Out: `Part`s, in order and apart, which say what to do with
-their bytes. This is the careful way, by a tree of each message; most messages go the quick one (`spans`), which says
-the same. Rules: closed by default. Only what a field is known to hold may stay: numbers, lengths and markers are a
+In: a frame, and what was asked where it is an answer. Out: `MessageSpan`s, in order and apart, which say what to do
+with their bytes. This is the careful way, by a tree of each message; most messages go the quick one (`spans`), which
+says the same. Rules: closed by default. Only what a field is known to hold may stay: numbers, lengths and markers are a
 `KEEP`; whatever no field of the layout covers (what could not be decoded, trails, or is of a tag that nobody knows) is
 `UNKNOWN`. Formats inside bytes fields are looked into where all of them is understood.
 """
@@ -38,7 +38,7 @@ NAMING_FIELDS: Final = (*TOPIC_FIELDS, "topicName")
 RELEASE_FIELD: Final = "clientSoftwareVersion"
 
 
-class Part(NamedTuple):
+class MessageSpan(NamedTuple):
     """[start, end) of a message, and what it is; `topic`: of RECORDS, its name or id."""
 
     start: int
@@ -71,7 +71,7 @@ class PendingRequests:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class FramedMessage:
     """One message: its bytes with the length before them, and what is known of it; an API key of NULL: nothing is."""
 
     data: bytes
@@ -93,11 +93,11 @@ class MessageReader:
         """Return the name of the topic of RECORDS, as far as it is known."""
         return CLUSTER_METADATA if topic == CLUSTER_METADATA_ID else self.topics.get(topic, topic)
 
-    def parts(self, frame: Frame) -> list[Part]:
+    def parts(self, frame: FramedMessage) -> list[MessageSpan]:
         """Of one message, all of it."""
         data = frame.data
         if len(data) < _LENGTH_BYTES:
-            return [Part(0, len(data), KEEP)]  # part of a length
+            return [MessageSpan(0, len(data), KEEP)]  # part of a length
         if frame.api_key == NULL or not 0 <= frame.version <= _MOST_VERSION:
             return _opaque(frame)
         body = data[_LENGTH_BYTES:]
@@ -110,7 +110,7 @@ class MessageReader:
         walk = _Walk(body, self.topics)
         walk.all(embedded.in_message(decoded, about, group)[0])
         shifted = [part._replace(start=part.start + 4, end=part.end + 4) for part in walk.parts]
-        every = _whole([Part(0, _LENGTH_BYTES, KEEP), *shifted], data[:_LENGTH_BYTES] + body)
+        every = _whole([MessageSpan(0, _LENGTH_BYTES, KEEP), *shifted], data[:_LENGTH_BYTES] + body)
         end = len(data)
         return [
             part if part.end <= end else part._replace(end=end, kind=CUT if part.kind in TEXTS else part.kind)
@@ -118,7 +118,7 @@ class MessageReader:
             if part.start < end
         ]
 
-    def _decoded(self, frame: Frame, body: bytes) -> tuple[tree.Decoded, Body | None, embedded.GroupFacts]:
+    def _decoded(self, frame: FramedMessage, body: bytes) -> tuple[tree.Decoded, Body | None, embedded.GroupFacts]:
         """The message, the request that it answers, and what is known of its group."""
         groups = self._asked.groups
         if frame.request:
@@ -136,35 +136,35 @@ class MessageReader:
         return decoded, about, {}
 
 
-def _opaque(frame: Frame) -> list[Part]:
+def _opaque(frame: FramedMessage) -> list[MessageSpan]:
     """Of what nobody can read the length stays, and of an answer its correlation id; of a request what says which API
     of which version it is, where it may be one."""
     head = 8
     if frame.request:
         head = 12 if frame.api_key != NULL and 0 <= frame.version <= _MOST_VERSION else 4
     head = min(head, len(frame.data))
-    return [Part(0, head, KEEP), Part(head, len(frame.data), UNKNOWN)]
+    return [MessageSpan(0, head, KEEP), MessageSpan(head, len(frame.data), UNKNOWN)]
 
 
-def record_parts(data: bytes, opened: embedded.Embedded | None) -> list[Part]:
+def record_parts(data: bytes, opened: embedded.Embedded | None) -> list[MessageSpan]:
     """Classify the bytes of a record's key or value; all are CONTENT if its format is not understood."""
     if opened is None or opened.reason is not None:
-        return [Part(0, len(data), CONTENT)]
+        return [MessageSpan(0, len(data), CONTENT)]
     walk = _Walk(data, {})
     walk.all(opened.nodes)
     return _whole(walk.parts, data)
 
 
-def _whole(covered: list[Part], data: bytes) -> list[Part]:
+def _whole(covered: list[MessageSpan], data: bytes) -> list[MessageSpan]:
     """The parts with UNKNOWN where there is none; empty sections of tags, which have no node, stay."""
-    out: list[Part] = []
+    out: list[MessageSpan] = []
     at = 0
-    for part in [*covered, Part(len(data), len(data), KEEP)]:
+    for part in [*covered, MessageSpan(len(data), len(data), KEEP)]:
         if part.start > at:
             empty = part.start - at <= _MOST_EMPTY and not any(data[at : part.start])
-            out.append(Part(at, part.start, KEEP if empty else UNKNOWN))
+            out.append(MessageSpan(at, part.start, KEEP if empty else UNKNOWN))
         if part.end > max(part.start, at):
-            out.append(part if part.start >= at else Part(at, part.end, UNKNOWN))
+            out.append(part if part.start >= at else MessageSpan(at, part.end, UNKNOWN))
         at = max(at, part.end)
     return out
 
@@ -176,7 +176,7 @@ class _Walk:
         self._data = data
         self._topics = topics
         self._topic = ""
-        self.parts: list[Part] = []
+        self.parts: list[MessageSpan] = []
 
     def all(self, nodes: tuple[Node, ...], tagged: bool = False) -> None:
         names: dict[str, str] = {}
@@ -189,7 +189,7 @@ class _Walk:
 
     def _put(self, start: int, end: int, kind: int, topic: str = "") -> None:
         if end > start:
-            self.parts.append(Part(start, end, kind, topic))
+            self.parts.append(MessageSpan(start, end, kind, topic))
 
     def _node(self, node: Node, tagged: bool) -> None:
         if node.type in _NUMBERS:

@@ -92,7 +92,7 @@ class _Place:
     """None: noise, as much as there is room for, then zeros."""
 
 
-class Records:
+class RecordScrubber:
     """Scrubs record sets. `report`: where it counts them."""
 
     def __init__(self, pseudonyms: Pseudonyms, nested: Nested, keep: KeepOptions, report: Report) -> None:

@@ -31,7 +31,7 @@ from kwire.analyzer.scrub.message_spans import (
     SECRET,
     TEXT,
     TOPIC_FIELDS,
-    Frame,
+    FramedMessage,
     MessageReader,
 )
 
@@ -61,7 +61,7 @@ class CapturedMessages(NamedTuple):
     version: np.ndarray
 
     @classmethod
-    def from_frames(cls, frames: Sequence[Frame]) -> CapturedMessages:
+    def from_frames(cls, frames: Sequence[FramedMessage]) -> CapturedMessages:
         """From messages one by one."""
         sizes = np.array([len(frame.data) for frame in frames], np.int64)
         numbers = [(frame.connection, frame.request, frame.api_key, frame.version) for frame in frames]
@@ -69,10 +69,10 @@ class CapturedMessages(NamedTuple):
         heap = np.frombuffer(bytearray(b"".join(frame.data for frame in frames)), np.uint8)
         return cls(heap, np.cumsum(sizes) - sizes, sizes, connection, request == 1, api_key, version)
 
-    def frame(self, i: int) -> Frame:
+    def frame(self, i: int) -> FramedMessage:
         """One of them."""
         at = int(self.at[i])
-        return Frame(
+        return FramedMessage(
             self.heap[at : at + int(self.size[i])].tobytes(),
             int(self.connection[i]),
             bool(self.request[i]),

@@ -23,7 +23,7 @@ from kwire.analyzer.common.escapes import json_text, printable
 from kwire.analyzer.common.times import rfc3339
 from kwire.analyzer.dataset.dataset import StoredDataset, is_dataset, open_dataset
 from kwire.analyzer.frame import spill
-from kwire.analyzer.story import clients, cluster, groups, offsets, overview, requests, transactions
+from kwire.analyzer.story import clients, cluster, groups, offsets, overview, record_journey, requests, transactions
 from kwire.analyzer.story.events import JSON_FIELDS, Event, StoryQuery, between, count, some
 from kwire.analyzer.story.sources import Source, names_in
 
@@ -39,7 +39,15 @@ _WITHOUT_CONNECTIONS = ("connected", "disconnected")
 def story(options: StoryOptions) -> int:
     """Run `kwire story`."""
     with contextlib.ExitStack() as stack:
-        wanted = StoryQuery(options.group, options.client, options.topic, options.transaction, options.connection)
+        wanted = StoryQuery(
+            options.group,
+            options.client,
+            options.topic,
+            options.transaction,
+            options.connection,
+            options.partition,
+            options.offset,
+        )
         notes: list[str] = []
         by_capture = stories(_opened(options, stack), wanted, notes)
     for note in notes:
@@ -60,7 +68,22 @@ def stories(dataset: StoredDataset, query: StoryQuery, notes: list[str] | None) 
     the query names nothing that occurs."""
     with spill.reuse():
         _check(dataset, query)
-        return [(_heading(source), _events_of(source, query)) for source in _sources(dataset, notes)]
+        every = [(_heading(source), _events_of(source, query)) for source in _sources(dataset, notes)]
+    if query.offset is not None and not any(events for _, events in every):
+        raise _no_record(dataset, query)
+    return every
+
+
+def highlights(dataset: StoredDataset, most: int) -> list[str]:
+    """Lines of text: the events of most weight of a dataset, in order of time, for commands that end with them."""
+    events = [
+        event for _, chosen in stories(dataset, StoryQuery(), None) for event in chosen if event.kind != "finding"
+    ]
+    weightiest = sorted(events, key=lambda event: (-event.weight, event.time))[:most]
+    return [
+        f"{rfc3339(event.time)[11:23]}  {printable(event.actor)}  {printable(event.text)}"
+        for event in sorted(weightiest, key=lambda event: event.time)
+    ]
 
 
 def _opened(options: StoryOptions, stack: contextlib.ExitStack) -> StoredDataset:
@@ -94,6 +117,9 @@ def _sources(dataset: StoredDataset, notes: list[str] | None = None) -> Iterator
 
 def _events_of(source: Source, wanted: StoryQuery) -> list[Event]:
     """Return the selected events, in order of time."""
+    if wanted.topic is not None and wanted.partition is not None and wanted.offset is not None:
+        journey = record_journey.events(source, wanted.topic, wanted.partition, wanted.offset)
+        return sorted(journey, key=lambda event: event.time)
     every = [event for teller in _TELLERS for event in teller(source)]
     if wanted.connection is not None:
         every += requests.dialogue(source, wanted.connection)
@@ -121,8 +147,29 @@ def _events_of(source: Source, wanted: StoryQuery) -> list[Event]:
 # --- names ------------------------------------------------------------------------------------------------------------
 
 
+def _no_record(dataset: StoredDataset, wanted: StoryQuery) -> UsageError:
+    """The error for an offset that no captured batch holds."""
+    ranges = [
+        offsets
+        for source in _sources(dataset)
+        if (offsets := record_journey.known_offsets(source, wanted.topic or "", wanted.partition or 0)) is not None
+    ]
+    place = f"{wanted.topic}-{wanted.partition}"
+    there = f"nothing that was produced to {place} was captured with its offset"
+    if not dataset.journeys.count_rows():
+        there = "the dataset has no journeys: kwire analyze, without --no-journeys, makes them"
+    if ranges:
+        first, last = min(first for first, _ in ranges), max(last for _, last in ranges)
+        there = f"what was captured of {place} lies from {first} to {last}"
+    return UsageError(f"--offset {wanted.offset}: no captured Produce wrote it", there)
+
+
 def _check(dataset: StoredDataset, wanted: StoryQuery) -> None:
     """Raise UsageError if a selected name does not occur."""
+    if wanted.offset is not None and wanted.partition is None:
+        raise UsageError("--offset goes with --topic and --partition", "an offset is a record's place in a partition")
+    if wanted.partition is not None and wanted.topic is None:
+        raise UsageError("--partition goes with --topic", "kwire story --topic T --partition P --offset N")
     for option, value, columns in (
         ("--group", wanted.group, (("exchanges", "group_id"), ("groups", "group_id"), ("offsets", "group_id"))),
         ("--client", wanted.client, (("exchanges", "client_id"),)),

@@ -61,13 +61,15 @@ JSON_FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class StoryQuery:
-    """Subject of a story; None: everything."""
+    """Subject of a story; None: everything. `partition` of `topic`, and `offset` of a record in it."""
 
     group: str | None = None
     client: str | None = None
     topic: str | None = None
     transaction: str | None = None
     connection: str | None = None
+    partition: int | None = None
+    offset: int | None = None
 
     @property
     def everything(self) -> bool:
@@ -79,6 +81,7 @@ class StoryQuery:
             self.group in (None, event.group_id)
             and self.client in (None, event.client_id)
             and (self.topic is None or self.topic == event.topic or self.topic in event.topics)
+            and self.partition in (None, event.partition)
             and self.transaction in (None, event.transactional_id)
             and self.connection in (None, event.connection)
         )

@@ -31,7 +31,8 @@ from kwire.replay.diff.equality import alike
 from kwire.replay.diff.fields import ERRORS_ONLY, NOISE, PRESENT, Fact, Facts, Kind, Naming, Place, facts, paths
 from kwire.replay.diff.latencies import Both, Latencies
 from kwire.replay.diff.learning import learn, texts_of
-from kwire.replay.diff.pairs import COMPARABLE, Pair, Pairs, Side
+from kwire.replay.diff.pairs import COMPARABLE, Pair, Pairs, RunFacts, Side
+from kwire.replay.diff.slower import SHARE
 
 PARTITIONS: Final = "topics.partitions"
 TOPIC_ERROR: Final = "topics.errorCode"
@@ -229,28 +230,30 @@ class Comparison:
         return self.compared + sum(self.skipped.values())
 
 
-def compare(pairs: Sequence[Pair], differences: Differences | None = None) -> Comparison:
+def compare(pairs: Sequence[Pair], differences: Differences | None = None, share: float = SHARE) -> Comparison:
     """Compare two sides of the same exchanges, in order of captured time. `differences`: what takes them, for who
-    wants all."""
-    return _Comparing(pairs, Comparison(Differences() if differences is None else differences)).run()
+    wants all; `share`: of a latency, more than which is slower."""
+    return _Comparing(pairs, Comparison(Differences() if differences is None else differences), share=share).run()
 
 
 Accept = Callable[[Difference], "int | None"]
 """Says which of the differences that somebody expects one is, by its number; None: of none."""
 
 
-def compare_beyond(pairs: Sequence[Pair], old: Sequence[Pair], accept: Accept | None = None) -> Comparison:
+def compare_beyond(
+    pairs: Sequence[Pair], old: Sequence[Pair], accept: Accept | None = None, share: float = SHARE
+) -> Comparison:
     """Compare old against new, where `old` is old against old: what differs there differs by itself (`noise`).
-    `accept`: known differences."""
+    `accept`: known differences; `share`: as of `compare`."""
     before = compare(old)
     latencies = {**before.measured.by_api, **before.measured.by_broker}
     learned = noises.learn(before.differences.groups(), before.answers, latencies)
     judged = before.judged
-    comparison = _Comparing(pairs, Comparison(), learned, judged=judged, accept=accept).run()
+    comparison = _Comparing(pairs, Comparison(), learned, judged=judged, accept=accept, share=share).run()
     explained = learned.explains(comparison.differences.groups(), comparison.answers)
     if not explained:
         return comparison
-    return _Comparing(pairs, Comparison(), learned, explained, judged, accept).run()
+    return _Comparing(pairs, Comparison(), learned, explained, judged, accept, share).run()
 
 
 def _topic(place: Place) -> str:
@@ -270,9 +273,10 @@ class _Comparing:
         explained: frozenset[noises.Kind] = frozenset(),
         judged: bool = True,
         accept: Accept | None = None,
+        share: float = SHARE,
     ) -> None:
         self.pairs = pairs
-        self.accept = accept
+        self.accept, self.share = accept, share
         self.noise, self.explained, self.judged = learned, explained, judged
         self.runs = pairs.runs if isinstance(pairs, Pairs) else ()
         self.place = 0  # of the pair that is compared now
@@ -844,7 +848,13 @@ class _Comparing:
         speeds = {run.speed for run in self.runs} | ({1.0} if len(self.runs) == 1 else set())
         self.result.judged = len(speeds) <= 1 and self.judged
         if self.result.judged:
-            yield from self.result.measured.judged(self.noise, busy=speeds == {None})
+            evidence = "; ".join(f"{name}: own lag {run.lag_ms:.0f} ms at p99" for name, run in self._timed_runs())
+            yield from self.result.measured.judged(self.noise, speeds == {None}, self.share, evidence)
+
+    def _timed_runs(self) -> Iterator[tuple[str, RunFacts]]:
+        """RUNs that say how late the replayer itself was."""
+        names = ("A", "B") if len(self.runs) > 1 else ("replayed",)
+        return ((name, run) for name, run in zip(names, self.runs) if run.lag_ms is not None)
 
     def _unsteady(self) -> Iterator[Difference]:
         """Answers that were not kept, which the left does not have."""
@@ -874,6 +884,14 @@ class _Comparing:
             yield Difference(
                 group.row, "(group)", "assigned partitions", _listing(left.assigned), _listing(right.assigned), key
             )
+        else:
+            for number, generation in sorted(group.generations.items()):
+                if generation.whole and generation.left != generation.right:
+                    values = (_listing(generation.left), _listing(generation.right))
+                    left_text = f"generation {number}: {values[0]}"
+                    yield Difference(
+                        generation.row, "(group)", "assigned partitions of a generation", left_text, values[1], key
+                    )
         if right.doubled and not left.doubled:
             yield Difference(group.row, "(group)", "partition of two members", "none", _listing(right.doubled), key)
 

@@ -257,13 +257,25 @@ class GroupSide:
 
 
 @dataclass(slots=True)
+class Generation:
+    """Partitions that the members of one captured generation were given together, on each side. `whole`: all of them
+    were answered at once on both sides; `row`: the last exchange that says so."""
+
+    row: dict[str, Any] = field(repr=False)
+    left: set[tuple[str, int]] = field(default_factory=set)
+    right: set[tuple[str, int]] = field(default_factory=set)
+    whole: bool = True
+
+
+@dataclass(slots=True)
 class Group:
-    """A consumer group. `row`: the last exchange that told something."""
+    """A consumer group. `row`: the last exchange that told something; `generations`: by the left's number."""
 
     name: str
     left: GroupSide = field(default_factory=GroupSide)
     right: GroupSide = field(default_factory=GroupSide)
     row: dict[str, Any] | None = field(default=None, repr=False)
+    generations: dict[int, Generation] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -571,12 +583,19 @@ def _learn_sync(correspondence: Correspondence, pair: Pair, place: int) -> None:
     if not name:
         return
     group = correspondence.group(name)
-    for side, into in ((pair.left, group.left), (pair.right, group.right)):
+    captured = pair.left.request_body()
+    generation = group.generations.setdefault((captured or {}).get("generationId", -1), Generation(pair.row))
+    generation.row = pair.row
+    generation.whole &= not (pair.left.retries or pair.right.retries)
+    together = generation.left, generation.right
+    for (side, into), partitions in zip(((pair.left, group.left), (pair.right, group.right)), together, strict=True):
         answer, request = _body(side, names.SYNC_GROUP), side.request_body()
         if answer is None or request is None or answer["errorCode"]:
+            generation.whole = False
             continue
         given = [(side.renamed.get(topic, topic), index) for topic, index in _assignment(answer["assignment"])]
         into.assign(request["generationId"], request["memberId"], given)
+        partitions.update(given)
         group.row = pair.row
 
 

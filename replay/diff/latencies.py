@@ -18,12 +18,17 @@ from kwire.replay.diff import slower
 from kwire.replay.diff.differences import Difference
 from kwire.replay.diff.noise import Noise, Shift
 from kwire.replay.diff.pairs import Block, Pair, Pairs
+from kwire.replay.diff.slower import SHARE
 from kwire.replay.diff.stored_run import Flags
 
 SLOWER: Final = "slower"
 """The kind of difference that an API is which is slower beyond noise."""
 Both = tuple["array[int]", "array[int]"]
 _AT: Final = " at "
+_MOST_APIS: Final = 3
+"""APIs that are slower together, at least, before that is taken for one thing."""
+_LIKE: Final = 2.0
+"""The largest factor of APIs that are slower by like factors, over the smallest."""
 
 
 @dataclass(slots=True)
@@ -71,27 +76,51 @@ class Latencies:
                 left.frombytes(before[some].tobytes())
                 right.frombytes(after[some].tobytes())
 
-    def judged(self, noise: Noise | None, busy: bool = False) -> Iterator[Difference]:
-        """Yield what is slower, with the exchange that took longest. `busy`: both sides were sent as fast as answers
-        allowed."""
+    def judged(
+        self, noise: Noise | None, busy: bool = False, share: float = SHARE, evidence: str = ""
+    ) -> Iterator[Difference]:
+        """Yield what is slower, with the exchange that took longest; one difference, where most APIs are slower by like
+        factors. `busy`: both sides were sent as fast as answers allowed; `share`: of a latency, more than which is
+        slower; `evidence`: of how busy the replayer's machine was.
+        """
         if len({name.partition(_AT)[2] for name in self.by_broker}) < 2:
             self.by_broker.clear()
         every = {**self.by_api, **self.by_broker}
         if noise is not None:
-            self.shifts = noise.shifts(every)
+            self.shifts = noise.shifts(every, share)
+        differences: list[Difference] = []
         for name, both in sorted(every.items()):  # an API comes before its brokers
             api, _, broker = name.partition(_AT)
             others = (each for other, each in self.by_api.items() if other != api)
             load = slower.load(others, slower.MOST_LOAD if busy else 1.0)
-            texts = None if broker and api in self.slower else self._slower_texts(name, both, noise, load)
+            texts = None if broker and api in self.slower else self._slower_texts(name, both, noise, load, share)
             if texts is not None:
                 row = {**self._slowest[name][1], "api_version": None}
-                yield Difference(row, "(latency)", SLOWER, *texts, (broker,) if broker else ())
+                differences.append(Difference(row, "(latency)", SLOWER, *texts, (broker,) if broker else ()))
+        together = self._together(evidence)
+        yield from differences if together is None else [together]
 
-    def _slower_texts(self, name: str, both: Both, noise: Noise | None, load: float) -> tuple[str, str] | None:
+    def _together(self, evidence: str) -> Difference | None:
+        """One difference for all, where most APIs are slower, and by like factors; None: they are not."""
+        factors = {
+            name: here / max(there, 1.0) for name, (there, here, _) in self.slower.items() if name in self.by_api
+        }
+        enough = [name for name, both in self.by_api.items() if min(map(len, both)) >= slower.ENOUGH]
+        if len(factors) < _MOST_APIS or 2 * len(factors) <= len(enough):
+            return None
+        least, most = min(factors.values()), max(factors.values())
+        if most > _LIKE * least:
+            return None
+        row = {**self._slowest[max(factors, key=lambda name: factors[name])][1], "api_version": None}
+        what = f"{len(factors)} of {len(enough)} APIs alike, {least:.1f} to {most:.1f} times as long"
+        return Difference(row, "(latency)", SLOWER, "", what + (f" ({evidence})" if evidence else ""))
+
+    def _slower_texts(
+        self, name: str, both: Both, noise: Noise | None, load: float, share: float
+    ) -> tuple[str, str] | None:
         """Describe latencies that are slower: left, and right; None: they are not."""
         if noise is None:
-            shift, what = slower.shift(*both, load), "median"
+            shift, what = slower.shift(*both, load, share), "median"
         else:
             slower_shift = next((each for each in self.shifts.get(name, ()) if each.slower), None)
             shift = (

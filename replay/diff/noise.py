@@ -23,10 +23,11 @@ import numpy as np
 import numpy.typing as npt
 
 from kwire.analyzer.common import statistics
+from kwire.analyzer.options.values import SLOWER_FACTOR
 from kwire.replay.diff.differences import Difference, Grouped
 
 CONFIDENCE: Final = 0.95
-SHARE: Final = 0.2
+SHARE: Final = SLOWER_FACTOR - 1
 MICROSECONDS: Final = 1_000
 """A shift below these is nothing that anybody would act on, however sure it is."""
 QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
@@ -60,7 +61,7 @@ def kind_of(difference: Difference | Grouped) -> Kind:
 @dataclass(frozen=True, slots=True)
 class Shift:
     """By how much a quantile is more on the right, us: the figure, and its interval; `noise`: how far old is from old
-    at most, by the same interval; `before`: the quantile on the left."""
+    at most, by the same interval; `before`: the quantile on the left; `share`: of it, more than which is slower."""
 
     quantile: str
     before: float
@@ -68,10 +69,11 @@ class Shift:
     low: float
     high: float
     noise: float
+    share: float = SHARE
 
     @property
     def slower(self) -> bool:
-        return self.low > max(self.noise, MICROSECONDS, SHARE * self.before)
+        return self.low > max(self.noise, MICROSECONDS, self.share * self.before)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -106,11 +108,13 @@ class Noise:
         of_new = max(compared.get(kind[0], 0), count)
         return statistics.more_often(there, of_old, count, of_new) > 1 - CONFIDENCE
 
-    def shifts(self, latencies: Mapping[str, tuple[Sequence[int], Sequence[int]]]) -> dict[str, list[Shift]]:
-        """Of old against new, by API."""
+    def shifts(
+        self, latencies: Mapping[str, tuple[Sequence[int], Sequence[int]]], share: float = SHARE
+    ) -> dict[str, list[Shift]]:
+        """Of old against new, by API. `share`: of a quantile, more than which is slower."""
         by_api = {}
         for api, (left, right) in sorted(latencies.items()):
-            shifts = list(_shifts(left, right, *self.latencies.get(api, ((), ()))))
+            shifts = list(_shifts((left, right), self.latencies.get(api, ((), ())), share))
             if shifts:
                 by_api[api] = shifts
         return by_api
@@ -124,9 +128,11 @@ def learn(groups: Iterable[Grouped], compared: Counter[int], latencies: Mapping[
     return Noise(kinds, compared, latencies)
 
 
-def _shifts(left: Sequence[int], right: Sequence[int], old: Sequence[int], again: Sequence[int]) -> Iterable[Shift]:
-    """Of each quantile that has enough answers beyond it, on all sides."""
-    sides = [np.sort(np.asarray(side, np.float64)) for side in (left, right, old, again)]
+def _shifts(
+    both: tuple[Sequence[int], Sequence[int]], old: tuple[Sequence[int], Sequence[int]], share: float
+) -> Iterable[Shift]:
+    """Of each quantile that has enough answers beyond it, on both sides and in both old runs."""
+    sides = [np.sort(np.asarray(side, np.float64)) for side in (*both, *old)]
     fewest = min(map(len, sides))
     for name, part in QUANTILES.items():
         if fewest * (1 - part) < _BEYOND:
@@ -134,7 +140,7 @@ def _shifts(left: Sequence[int], right: Sequence[int], old: Sequence[int], again
         figure, low, high = shift(sides[0], sides[1], part)
         _, noise_low, noise_high = shift(sides[2], sides[3], part)
         before = _quantile(sides[0], part)
-        yield Shift(name, before, figure, low, high, max(abs(noise_low), abs(noise_high)))
+        yield Shift(name, before, figure, low, high, max(abs(noise_low), abs(noise_high)), share)
 
 
 Ordered = npt.NDArray[np.float64]

@@ -16,25 +16,30 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from kwire.analyzer.common import statistics
+from kwire.analyzer.options.values import SLOWER_FACTOR
 
 ENOUGH: Final = 30
 """Answers on each side below which nothing is said."""
-SHARE: Final = 0.2
+SHARE: Final = SLOWER_FACTOR - 1
+"""Of the latency, more than which is slower."""
 MICROSECONDS: Final = 5_000
 MOST_LOAD: Final = 2.0
 """So many times longer is what a busy machine explains at most."""
 _CONFIDENCE: Final = 1.96
 
 
-def shift(left: Sequence[int], right: Sequence[int], load: float = 1.0) -> tuple[float, float, float] | None:
+def shift(
+    left: Sequence[int], right: Sequence[int], load: float = 1.0, share: float = SHARE
+) -> tuple[float, float, float] | None:
     """(median there, median here, the least by which it is more with 95 % confidence), us; None where the right is not
-    slower beyond noise. `load`: how many times longer all answers take on the right."""
+    slower beyond noise. `load`: how many times longer all answers take on the right; `share`: of the latency, more than
+    which is slower."""
     if min(len(left), len(right)) < ENOUGH:
         return None
     (before, error_before), (after, error_after) = statistics.median(left), statistics.median(right)
     expected = load * before
     least = after - expected - _CONFIDENCE * math.hypot(load * error_before, error_after)
-    return (before, after, least) if least > MICROSECONDS and least > SHARE * expected else None
+    return (before, after, least) if least > MICROSECONDS and least > share * expected else None
 
 
 def load(others: Iterable[tuple[Sequence[int], Sequence[int]]], presumed: float = 1.0) -> float:

@@ -226,7 +226,8 @@ class Run:
     `audit`, None where nobody did; `seeded`: by topic the settings in which one made for the replay is meant to differ;
     `groups`: the prefix and the other names that groups were given; `names`: what they are called here, as in the RUN
     unless `use_captured_names`; `speed`: it was sent at, None as fast as answers
-    allowed; `keeps_times`: records have their captured timestamps."""
+    allowed; `keeps_times`: records have their captured timestamps; `lag_ms`: the replayer's own lag (p99), None
+    where nobody knows."""
 
     def __init__(self, path: str | os.PathLike[str], names: ConnectionNames) -> None:
         try:
@@ -277,6 +278,10 @@ class Run:
         self.groups = about.get("prefix_groups") or "", dict(about.get("map_group") or {})
         self.ended = str(about.get("failure") or ("interrupted" if about.get("interrupted") is True else ""))
         self.own_users = about.get("own_users") is True
+        counts = about.get("counts")
+        lag = counts.get("lag_us") if isinstance(counts, dict) else None
+        p99 = lag.get("p99") if isinstance(lag, dict) else None
+        self.lag_ms = p99 / 1000 if isinstance(p99, int) else None
         self.keeps_times = about.get("timestamps", "keep") == "keep"
         speed = about.get("speed")
         self.speed = float(speed) if isinstance(speed, int | float) and not isinstance(speed, bool) else None

@@ -252,7 +252,8 @@ class _Rehearsal:
         """New against old, with the noise of old against old; and old against the capture, in a line."""
         old, again, new = (self.folder / name for name in (OLD, OLD_AGAIN, NEW))
         pairing = pairs.from_runs(old, new)
-        comparison = compare_beyond(pairing, pairs.from_runs(old, again), self.expectations.which)
+        share = self.options.slower - 1
+        comparison = compare_beyond(pairing, pairs.from_runs(old, again), self.expectations.which, share)
         captured = compare(pairs.from_run(old))
         unexpected = [group for group in grouped(captured.differences) if group.unexpected]
         return comparison, pairing, text.verdict(captured, unexpected)

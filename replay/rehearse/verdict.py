@@ -145,9 +145,11 @@ class Verdict:
 
     @property
     def line(self) -> str:
-        """The verdict, in a line."""
+        """The verdict, in a line: the first reason that counts."""
+        if self.reasons and not self.exit_code:
+            return f"passed, by --fail-on {self.fail_on}; {self.reasons[0].text}"
         if self.reasons:
-            return self.reasons[0].text
+            return next(reason.text for reason in self.reasons if reason.exit_code == self.exit_code)
         late = next((run.late for run in self.runs if run.late), "")
         return "same" + (f"; latencies not judged: {late}" if late else "")
 

@@ -19,10 +19,11 @@ from kwire.analyzer.cli.pager import paged
 from kwire.analyzer.common import output_file, workflow
 from kwire.analyzer.common.errors import UsageError
 from kwire.analyzer.common.escapes import printable
-from kwire.analyzer.dataset.dataset import StoredDataset, is_dataset, open_dataset
+from kwire.analyzer.dataset.dataset import is_dataset, open_dataset
 from kwire.analyzer.frame import spill
+from kwire.analyzer.pipeline.read_options import ReadOptions
 from kwire.reports import output
-from kwire.reports.compare import formats
+from kwire.reports.compare import bodies, formats
 from kwire.reports.compare.comparison import Comparison, compare
 from kwire.reports.compare.side import Side, names_of
 
@@ -52,7 +53,7 @@ def run(options: CompareOptions) -> int:
         raise UsageError("both sides cannot be stdin", "write one of them to a file")
     names = names_of(*sources)
     with contextlib.ExitStack() as stack, spill.reuse():
-        sides = [Side(_dataset(source, options, stack), name) for source, name in zip(sources, names, strict=True)]
+        sides = [_side(source, name, options, stack) for source, name in zip(sources, names, strict=True)]
         comparison = compare(*sides)
     for note in [*comparison.notes, *_same(options.before, options.after)]:
         sys.stderr.write(f"note: {printable(note)}\n")
@@ -68,13 +69,14 @@ def _form(path: str | None) -> str:
     return _ENDINGS.get(os.path.splitext(path or "")[1].lower(), "text")
 
 
-def _dataset(source: str, options: CompareOptions, stack: contextlib.ExitStack) -> StoredDataset:
-    """A side as a dataset: one that is named, or one made of a capture, which goes when `stack` does."""
+def _side(source: str, name: str, options: CompareOptions, stack: contextlib.ExitStack) -> Side:
+    """A side: a dataset that is named, or one made of a capture, which goes when `stack` does."""
     if is_dataset(source):
-        return commands.named_dataset(source)
+        return Side(commands.named_dataset(source), name)
     folder = os.path.join(stack.enter_context(tempfile.TemporaryDirectory(prefix="kwire-compare-")), "dataset")
     commands.dataset_of([source], folder, options)
-    return open_dataset(folder)
+    settings = bodies.settings([source], ReadOptions.from_arguments(options), options.filter)
+    return Side(open_dataset(folder), name, settings)
 
 
 def _same(before: str, after: str) -> Sequence[str]:

@@ -31,6 +31,9 @@ ENOUGH: Final = 30
 """Values on each side below which no median is compared; as of `kwire diff`."""
 FEWEST: Final = 8
 """Events, and blocks with any, on each side below which no ratio is compared."""
+RUNS: Final = 3.0
+"""So many times the variance between blocks is that between runs: a machine that is busy for a while is so in one run
+and not in the other."""
 POINTS: Final = 0.1
 """By so much of all observations a value's share must have changed, where both sides have values in common."""
 
@@ -70,8 +73,9 @@ class Sums:
         total, whole = float(numerator.sum()), float(denominator.sum())
         residual = numerator - total / whole * denominator
         count = self.blocks
-        error = math.sqrt(count / max(count - 1, 1) * float((residual**2).sum())) / total
-        return max(error, 1 / math.sqrt(total)) if self.is_count else error
+        variance = count / max(count - 1, 1) * float((residual**2).sum()) / total**2
+        chance = 1 / total if self.is_count else 0.0
+        return math.sqrt(chance + RUNS * max(variance - chance, 0.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +148,7 @@ def _median(side: Values) -> tuple[float, float]:
     medians = [float(np.median(side.values[side.blocks == block])) for block in np.unique(side.blocks).tolist()]
     if len(medians) < FEWEST:
         return median, error
-    return median, max(error, float(np.std(medians, ddof=1)) / math.sqrt(len(medians)))
+    return median, max(error, float(np.std(medians, ddof=1)) * math.sqrt(RUNS / len(medians)))
 
 
 def factor_changed(interval: Interval) -> bool:

@@ -113,16 +113,11 @@ def roles_of(side: Side) -> list[Role]:
     members: dict[int, list[int]] = {}
     for link in range(len(side.connections)):
         members.setdefault(tasks.find(("link", link)), []).append(link)
-    number = np.full(len(side.connections), -1, np.int64)
-    groups = [np.array(links, np.int64) for links in members.values()]
-    for at, links in enumerate(groups):
-        number[links] = at
-    of_rows = number[side.link]
     roles = []
-    for at, links in enumerate(groups):
-        rows = np.flatnonzero(of_rows == at)
+    for links in members.values():
+        rows = side.rows_of("exchanges", np.array(links, np.int64))
         if len(rows):
-            roles.append(_role(side, tasks, links, rows))
+            roles.append(_role(side, tasks, np.array(links, np.int64), rows))
     return sorted(roles, key=lambda role: (role.is_broker, -len(role.rows), role.name))
 
 
@@ -170,8 +165,12 @@ class _Tasks:
         self._numbers: dict[Hashable, int] = {}
         self._read(side)
         patterns = [pattern(each.client_id or "") for each in side.connections]
+        groups: dict[Hashable, set[str]] = {}
         for link, task in enumerate(self.tasks):
-            for key in self._keys(task, patterns[link]):
+            for topic in task.reads:
+                groups.setdefault((patterns[link], topic), set()).update(task.groups)
+        for link, task in enumerate(self.tasks):
+            for key in self._keys(task, patterns[link], groups):
                 self._join(("link", link), key)
         self._attach(side, patterns)
 
@@ -216,7 +215,8 @@ class _Tasks:
             if key < len(self.tasks):
                 self.tasks[key].groups.add(group)
 
-    def _keys(self, task: _Task, named: str) -> Iterator[Hashable]:
+    def _keys(self, task: _Task, named: str, groups: Mapping[Hashable, Collection[str]]) -> Iterator[Hashable]:
+        """Yield what connections of one task share. groups: in which a topic is read, by clients of a pattern."""
         if task.is_broker:
             yield "brokers"
             return
@@ -228,8 +228,9 @@ class _Tasks:
             yield (named, "transactional", name)
         for topic in task.writes:
             yield (named, "writes", topic)
-        if not task.groups:
-            for topic in task.reads:
+        for topic in task.reads:
+            # A connection that fetches need not say its group: where there is but one, it is that.
+            if not task.groups or len(groups[named, topic]) == 1:
                 yield (named, "reads", topic)
 
     def _attach(self, side: Side, patterns: Sequence[str]) -> None:

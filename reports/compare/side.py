@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from kwire.analyzer.frame.grouping import OrdinalIndex
 from kwire.analyzer.frame.parquet import RowGroups, StoredFrame, read
 from kwire.captures.files import urls
 from kwire.reports import output
+from kwire.reports.compare.bodies import Settings
 
 _SECOND = 1_000_000
 
@@ -49,18 +51,36 @@ class Connection:
 
 
 class Side:
-    """A dataset's tables. `name`: of the side, for people."""
+    """A dataset's tables. name: of the side, for people. bodies: settings that its captures' bodies say, by capture and
+    connection; None: they were not read."""
 
-    def __init__(self, dataset: StoredDataset, name: str) -> None:
+    def __init__(self, dataset: StoredDataset, name: str, bodies: Settings | None = None) -> None:
         self.name = name
         self.dataset = dataset
         self.source = RowGroups.of(dataset)
         self._numbers: dict[tuple[str, str], int] = {}
+        self._bodies = bodies or {}
+        self._frames: dict[str, StoredFrame] = {}
+        self._orders: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        self._exchanges: dict[str, np.ndarray] = {}
         self.connections = self._read_connections()
 
     def frame(self, table: str, columns: Sequence[str] = ()) -> StoredFrame:
         """The rows of a table, of all captures."""
-        return read(self.source, table, columns)
+        if table not in self._frames:
+            self._frames[table] = read(self.source, table, columns)
+        return self._frames[table]
+
+    def rows_of(self, table: str, links: np.ndarray) -> np.ndarray:
+        """int64: the rows of a table that are of some connections, ascending."""
+        if table not in self._orders:
+            of_rows = self.links_of(self.frame(table))
+            order = np.argsort(of_rows, kind="stable")
+            self._orders[table] = order, of_rows[order]
+        order, ordered = self._orders[table]
+        starts, ends = np.searchsorted(ordered, links, "left"), np.searchsorted(ordered, links, "right")
+        parts = [order[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+        return np.sort(np.concatenate([np.zeros(0, np.int64), *parts]))
 
     @functools.cached_property
     def exchanges(self) -> StoredFrame:
@@ -104,12 +124,15 @@ class Side:
     def _number(self, capture: str, connection: str) -> int:
         return self._numbers.setdefault((capture, connection), len(self._numbers))
 
-    def exchanges_of(self, frame: Frame) -> np.ndarray:
+    def exchanges_of(self, table: str) -> np.ndarray:
         """int32[rows]: the exchanges of a table's rows, -1 where no request was seen."""
-        link, ordinal = self.links_of(frame), frame["exchange"]
-        out = np.full(len(frame), -1, np.int32)
-        self._index.join(out, link, ordinal, ordinal != NULL)
-        return out
+        if table not in self._exchanges:
+            frame = self.frame(table)
+            ordinal = frame["exchange"]
+            out = np.full(len(frame), -1, np.int32)
+            self._index.join(out, self.links_of(frame), ordinal, ordinal != NULL)
+            self._exchanges[table] = out
+        return self._exchanges[table]
 
     @functools.cached_property
     def _index(self) -> OrdinalIndex:
@@ -150,6 +173,16 @@ class Side:
                 last[row],
             )
         return [by_number[number] for number in range(len(by_number))]
+
+    def settings(self, links: np.ndarray) -> dict[str, Counter[str]]:
+        """How often each value of a setting was seen in bodies of requests."""
+        wanted = set(links.tolist())
+        result: dict[str, Counter[str]] = {}
+        for key, facts in self._bodies.items():
+            if self._numbers.get(key) in wanted:
+                for name, counts in facts.items():
+                    result.setdefault(name, Counter()).update(counts)
+        return result
 
     @functools.cached_property
     def _starts(self) -> dict[str, tuple[int, int]]:

@@ -328,6 +328,8 @@ def _anonymous(node: Any) -> Any:
         return _nth(arguments[0], int(arguments[1].this))
     if name == "percentile" and len(arguments) in (2, 3):
         return _percentile(node, *arguments)
+    if name == "timestamp_micros" and len(arguments) == 1:
+        return _call("make_timestamptz", *arguments)
     if name == "round" and len(arguments) in (1, 2):
         digits = arguments[1] if len(arguments) == 2 else _number(0)
         if isinstance(digits, exp.Literal) and re.fullmatch(r"\d", digits.this):

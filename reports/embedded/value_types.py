@@ -298,7 +298,8 @@ class _Query:
             return (self.outputs(node) or [("", ANY)])[0][1]
         if isinstance(node, exp.Anonymous):
             name, first = node.name.lower(), node.expressions[0] if node.expressions else exp.Null()
-            return {"get": _element(self.of(first)), "round": NUMBER, "bucketed": NUMBER}.get(name, ANY)
+            kinds = {"get": _element(self.of(first)), "round": NUMBER, "bucketed": NUMBER, "timestamp_micros": TIME}
+            return kinds.get(name, ANY)
         values = _alternatives(node)
         return _merged([self.of(value) for value in values]) if values else ANY
 

@@ -6,17 +6,16 @@ threshold on, is said by `kwire.analyzer.findings` alone. A verdict never rests 
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 from kwire.analyzer.cli.text import duration, printable, size
 from kwire.reports.page.questions import Answer
 
-Verdict = Literal["bad", "look", "note", "good"]
-
-VERDICTS: dict[str, Verdict] = {"error": "bad", "warning": "look", "note": "note"}
-"""Of findings, by severity."""
+Verdict = Literal["error", "warning", "note", "good"]
+"""The severity of what is wrong, as findings have it; or that nothing is."""
 
 SECTIONS = {
     "quality": "coverage",
@@ -41,7 +40,8 @@ CULPRITS = 4
 @dataclass(frozen=True, slots=True)
 class Statement:
     """A statement: what was looked at, the verdict, a sentence with the numbers. `section`: where more stands.
-    `advice`: what to do; `evidence`: exchanges that show it, in words."""
+    `advice`: what to do; `evidence`: exchanges that show it, in words, and `commands`, which show them. `names`: who it
+    is about, and how often: of statements that the page groups."""
 
     subject: str
     verdict: Verdict
@@ -49,11 +49,13 @@ class Statement:
     section: str
     advice: str = ""
     evidence: tuple[str, ...] = ()
+    commands: tuple[str, ...] = ()
+    names: tuple[tuple[str, int], ...] = ()
 
 
 def statements(answers: Mapping[str, Answer], target: str | None) -> list[Statement]:
     """Every statement that the answers allow, the worst first."""
-    order: dict[Verdict, int] = {"bad": 0, "look": 1, "note": 2, "good": 3}
+    order: dict[Verdict, int] = {"error": 0, "warning": 1, "note": 2, "good": 3}
     stated = [
         *_findings(answers),
         *_not_analysed(answers),
@@ -88,17 +90,17 @@ def _findings(answers: Mapping[str, Answer]) -> Iterator[Statement]:
     rows = answers["findings"].dicts()
     several = len({row["capture"] for row in rows}) > 1
     counts: dict[tuple[str, str], int] = {}
-    left: dict[tuple[str, str], dict[str, Any]] = {}
+    left: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in rows:
         key = row["severity"], row["code"]
         counts[key] = counts.get(key, 0) + 1
         if counts[key] <= CULPRITS:
             yield _finding(row, several)
         else:
-            left[key] = row
-    for key, row in left.items():
-        text = f"{counts[key] - CULPRITS:,} more like these: see Findings."
-        yield Statement(row["code"], VERDICTS[row["severity"]], text, "findings")
+            left.setdefault(key, []).append(row)
+    for (severity, code), others in left.items():
+        text = f"{len(others):,} more like these: see Findings."
+        yield Statement(code, cast("Verdict", severity), text, "findings", names=tuple(map(_named_by, others)))
     if not any(row["severity"] in ("error", "warning") for row in rows) and _analysed(answers):
         yield Statement("Findings", "good", "No rule found an error, or anything to look at.", "findings")
 
@@ -109,7 +111,34 @@ def _finding(row: Mapping[str, Any], several: bool) -> Statement:
     if row["cause"]:
         text += f" {'Because' if row['proven'] else 'Probably'}: {row['cause']}."
     section = SECTIONS.get(row["family"], "findings")
-    return Statement(row["code"], VERDICTS[row["severity"]], text, section, row["advice"], tuple(_evidence(row)))
+    return Statement(
+        row["code"],
+        row["severity"],
+        text,
+        section,
+        row["advice"],
+        tuple(_evidence(row)),
+        tuple(_commands(row)),
+        (_named_by(row),),
+    )
+
+
+def _named_by(row: Mapping[str, Any]) -> tuple[str, int]:
+    """Name whom or what a finding is about, in a word, and count it."""
+    return printable(row["named"] or "unnamed"), row["count"] or 1
+
+
+def _commands(row: Mapping[str, Any]) -> Iterator[str]:
+    """`kwire show CAPTURE --filter '...'`: commands that print the exchanges that show a finding, each once."""
+    filters: dict[str, None] = {}
+    for which in ("first", "worst", "last"):
+        connection, exchange = row[f"{which}_connection"], row[f"{which}_exchange"]
+        if connection is not None:
+            quoted = connection.replace('"', '""')
+            text = f'connection == "{quoted}"' + ("" if exchange is None else f" and exchange == {exchange}")
+            filters[text] = None
+    for text in filters:
+        yield printable(shlex.join(["kwire", "show", row["capture"], "--filter", text]))
 
 
 def _evidence(row: Mapping[str, Any]) -> Iterator[str]:
@@ -135,7 +164,7 @@ def _not_analysed(answers: Mapping[str, Answer]) -> Iterator[Statement]:
         named += f" and {len(rows) - 3} more" if len(rows) > 3 else ""
         text = f"Not analysed: what the traffic of {named} means (a dataset of an earlier version, --no-analysis, or a "
         text += "filter). kwire findings DATASET tells what can be told without; kwire analyze of the capture, all."
-        yield Statement("Findings", "look", text, "findings")
+        yield Statement("Findings", "warning", text, "findings")
 
 
 # --- facts ------------------------------------------------------------------------------------------------------------
@@ -201,11 +230,11 @@ def _upgrade(answers: Mapping[str, Answer], target: str | None) -> Iterator[Stat
     rows = {row["problem"]: row for row in answers["lacking"].dicts()}
     if gone := rows.get("gone"):
         text = f"Kafka {target} has removed what {count(gone['clients'], 'client')} {_uses(gone)}: {_named(gone)}."
-        yield Statement("Upgrade", "bad", text, "clients")
+        yield Statement("Upgrade", "error", text, "clients")
     if newest := rows.get("newest"):
         text = f"Kafka {target} has removed what {count(newest['clients'], 'client')} {_uses(newest)}, though no newer "
         text += f"version was offered to {'it' if newest['clients'] == 1 else 'them'}, which may have one: "
-        yield Statement("Upgrade", "look", f"{text}{_named(newest)}.", "clients")
+        yield Statement("Upgrade", "warning", f"{text}{_named(newest)}.", "clients")
     if gone or newest:
         return
     if newer := rows.get("not there yet"):
@@ -217,7 +246,7 @@ def _upgrade(answers: Mapping[str, Answer], target: str | None) -> Iterator[Stat
     sealed = sealed or bool(answers["links"].dicts()[0]["encrypted_bytes"])
     if not requests:
         text = "No request was seen: nobody knows which API versions clients use."
-        yield Statement("Upgrade", "look", text, "clients")
+        yield Statement("Upgrade", "warning", text, "clients")
     elif sealed:
         text = f"Kafka {target} has every API version that clients use in the {count(requests, 'request')} that could "
         yield Statement("Upgrade", "note", f"{text}be read; what is encrypted may need others.", "clients")
@@ -247,7 +276,7 @@ def _coverage(answers: Mapping[str, Answer]) -> Iterator[Statement]:
     links = answers["links"].dicts()[0]
     payload, missing = links["payload_bytes"] or 0, links["missing_bytes"] or 0
     if not payload:
-        yield Statement("Coverage", "look", "No Kafka traffic was found in the capture.", "coverage")
+        yield Statement("Coverage", "warning", "No Kafka traffic was found in the capture.", "coverage")
         return
     parts = [f"{share(links['understood_bytes'], payload)} of {size(payload)} of Kafka traffic was decoded"]
     if links["encrypted_bytes"]:

@@ -13,6 +13,7 @@ import hashlib
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from kwire.analyzer.common.markdown import literal
 from kwire.analyzer.common.times import rfc3339, utc
 from kwire.captures.errors import KwireError
 from kwire.captures.extras import install
-from kwire.reports.page.health import count, share
+from kwire.reports.page.health import Statement, count, share
 from kwire.reports.page.questions import Answer
 from kwire.reports.page.report import Report
 from kwire.reports.page.sections import Section, Span
@@ -107,7 +108,7 @@ _LABELS = {
     "file_bytes": "size",
     "record_bytes": "bytes", "min_bytes": "min bytes", "request_bytes": "asked", "response_bytes": "answered",
     "client_bytes": "sent", "broker_bytes": "received", "served_us": "served in", "queue_us": "queued",
-    "held_us": "held on purpose",
+    "held_us": "held on purpose", "late_leg_us": "time in it",
 }
 # fmt: on
 
@@ -134,6 +135,45 @@ def shown_columns(answer: Answer) -> list[int]:
     return [at for at in columns if at not in where] + where
 
 
+# --- groups of findings -----------------------------------------------------------------------------------------------
+
+NAMES = 8
+"""Names that the head of a group has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Statements of one subject and verdict. `text`: that of the only one, or whom they are about and how often."""
+
+    subject: str
+    verdict: str
+    section: str
+    text: str
+    statements: tuple[Statement, ...]
+
+
+def groups(statements: Sequence[Statement]) -> list[Group]:
+    """Group statements by what they are about, in order of the first of each."""
+    together: dict[tuple[str, str], list[Statement]] = {}
+    for statement in statements:
+        together.setdefault((statement.subject, statement.verdict), []).append(statement)
+    return [
+        Group(subject, verdict, some[0].section, some[0].text if len(some) == 1 else _names(some), tuple(some))
+        for (subject, verdict), some in together.items()
+    ]
+
+
+def _names(statements: Sequence[Statement]) -> str:
+    """`bob 11, carol 23 and 2 more`: whom statements are about, most often first."""
+    counts: Counter[str] = Counter()
+    for statement in statements:
+        for name, times in statement.names:
+            counts[name] += times
+    named = ", ".join(f"{name} {times:,}" for name, times in counts.most_common(NAMES))
+    more = len(counts) - NAMES
+    return f"{named} and {more:,} more" if more > 0 else named
+
+
 # --- JSON -------------------------------------------------------------------------------------------------------------
 
 
@@ -152,6 +192,7 @@ def as_json(report: Report) -> str:
                 "text": statement.text,
                 "advice": statement.advice or None,
                 "evidence": list(statement.evidence),
+                "commands": list(statement.commands),
             }
             for statement in report.statements
         ],
@@ -185,12 +226,14 @@ def as_markdown(report: Report) -> str:
     lines = [f"# Kafka traffic: {literal(', '.join(report.sources))}", ""]
     if report.span is not None:
         lines += [f"{_span_text(report.span)}, kwire {report.version}", ""]
-    for statement in report.statements:
-        lines.append(f"- **{statement.subject}: {statement.verdict}.** {literal(statement.text)}")
-        if statement.advice:
-            lines.append(f"  - Do: {literal(statement.advice)}")
-        if statement.evidence:
-            lines.append(f"  - See: {literal('; '.join(statement.evidence))}")
+    for group in groups(report.statements):
+        head = f"- **{group.subject}: {group.verdict}.** "
+        if len(group.statements) == 1:
+            lines += [head + literal(group.text), *_markdown_details(group.statements[0], "  ")]
+        else:
+            lines.append(head + literal(group.text))
+            for statement in group.statements:
+                lines += [f"  - {literal(statement.text)}", *_markdown_details(statement, "    ")]
     for section in report.sections:
         lines += ["", f"## {section.title}"]
         tables = [(title, answer) for title, answer in report.tables(section) if answer.rows]
@@ -199,6 +242,12 @@ def as_markdown(report: Report) -> str:
         for title, answer in tables:
             lines += ["", f"### {title}", "", answer.question.question, "", *_markdown_table(answer, report.span)]
     return "\n".join(lines) + "\n"
+
+
+def _markdown_details(statement: Statement, indent: str) -> list[str]:
+    lines = [f"{indent}- Do: {literal(statement.advice)}"] if statement.advice else []
+    lines += [f"{indent}- See: {literal('; '.join(statement.evidence))}"] if statement.evidence else []
+    return lines
 
 
 def _markdown_table(answer: Answer, span: Span | None) -> list[str]:
@@ -256,7 +305,7 @@ def as_html(report: Report) -> str:
         title=printable(", ".join(report.sources)),
         when=_span_text(report.span) if report.span else "",
         tiles=_tiles(report),
-        statements=report.statements,
+        groups=groups(report.statements),
         sections=[_section(report, section) for section in report.sections],
         coverage=_coverage_bar(report),
         lanes=_lanes(report),

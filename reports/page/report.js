@@ -19,6 +19,12 @@
 
   // --- tables
   const narrow = matchMedia("(max-width: 640px)");
+  // A phone begins with tables closed.
+  const closing = () => { for (const rows of document.querySelectorAll(".rows")) rows.open = !narrow.matches; };
+  narrow.addEventListener("change", closing);
+  if (narrow.matches) closing();
+  addEventListener("beforeprint", () => { for (const rows of document.querySelectorAll(".rows")) rows.open = true; });
+
   const keyOf = cell => (cell.dataset.s === undefined ? cell.textContent : cell.dataset.s);
   for (const article of document.querySelectorAll(".answer")) {
     const body = article.querySelector("tbody");
@@ -174,7 +180,13 @@
       // Each series is filled down to the next one's line, so that colours do not mix.
       bands: stacked ? series.slice(1).map((_, i) => ({ series: [i + 1, i + 2] })) : [],
     };
-    plots.set(name, new uPlot(options, [times, ...drawn], place));
+    const plot = new uPlot(options, [times, ...drawn], place);
+    plots.set(name, plot);
+    // Where nothing is pointed at, the legend has the last values.
+    const last = Math.max(0, ...raw.map(values => values.slice(0, -1).findLastIndex(value => value !== null)));
+    const rest = () => plot.setLegend({ idx: last });
+    setTimeout(rest);
+    plot.over.addEventListener("mouseleave", () => setTimeout(rest));
   }
   const drawAll = () => { for (const name of Object.keys(charts)) draw(name); };
 

@@ -132,21 +132,29 @@ def _stacked(label: str, value: str, rate: bool) -> Callable[[Answer, Span], Cha
     return make
 
 
-def _latencies(answer: Answer, span: Span) -> ChartData:
-    """For each of the commonest APIs its latency's median, 95th percentile and maximum, in milliseconds."""
-    intervals = _intervals(answer)
-    times = _times(intervals, span)
-    choices: dict[str, dict[str, list[float | None]]] = {}
-    rows = [row for row in answer.dicts() if row["interval"] is not None]
-    for api in _commonest(answer, "api", "exchanges")[:12]:
-        series: dict[str, list[float | None]] = {name: [None] * len(times) for name in ("median", "p95", "longest")}
-        for row in rows:
-            if (row["api"] or "unknown") == api and row["max_us"] is not None:
-                for name, column in (("median", "p50_us"), ("p95", "p95_us"), ("longest", "max_us")):
-                    series[name][intervals[row["interval"]]] = row[column] / 1000
-        if any(value is not None for value in series["longest"]):
-            choices[api] = series
-    return ChartData(times, choices)
+_LATENCIES = {"median": "p50_us", "p95": "p95_us", "longest": "max_us"}
+
+
+def _durations(label: str, weight: str, columns: dict[str, str]) -> Callable[[Answer, Span], ChartData]:
+    """For each of the commonest labels a series for each of some columns of microseconds, in milliseconds."""
+
+    def make(answer: Answer, span: Span) -> ChartData:
+        intervals = _intervals(answer)
+        times = _times(intervals, span)
+        choices: dict[str, dict[str, list[float | None]]] = {}
+        rows = [row for row in answer.dicts() if row["interval"] is not None]
+        for name in _commonest(answer, label, weight)[:12]:
+            series: dict[str, list[float | None]] = {key: [None] * len(times) for key in columns}
+            for row in rows:
+                if (row[label] or "unknown") == name:
+                    for key, column in columns.items():
+                        if row[column] is not None:
+                            series[key][intervals[row["interval"]]] = row[column] / 1000
+            if any(value is not None for values in series.values() for value in values):
+                choices[name] = series
+        return ChartData(times, choices)
+
+    return make
 
 
 # fmt: off
@@ -155,7 +163,17 @@ CHARTS = {
         "load", "Exchanges a second, by API", "/s", "stacked", "over_time", _stacked("api", "exchanges", True)
     ),
     "bytes": Chart("bytes", "Bytes a second, by API", "B/s", "stacked", "over_time", _stacked("api", "bytes", True)),
-    "latency": Chart("latency", "Latency over time", "ms", "choice", "over_time", _latencies),
+    "latency": Chart(
+        "latency", "Latency over time", "ms", "choice", "over_time", _durations("api", "exchanges", _LATENCIES)
+    ),
+    "end_to_end": Chart(
+        "end_to_end", "From producer to reader over time", "ms", "choice", "journeys_over_time",
+        _durations("reader", "batches", _LATENCIES),
+    ),
+    "lag": Chart(
+        "lag", "Lag of groups over time", "ms", "choice", "lag_over_time",
+        _durations("group_id", "lag_us", {"not fetched": "lag_us", "not committed": "commit_lag_us"}),
+    ),
     "errors": Chart(
         "errors", "Responses with an error, by error", "", "stacked", "errors_over_time",
         _stacked("error", "exchanges", False),
@@ -213,7 +231,7 @@ SECTIONS = (
             ("producers", "Producers"), ("consumers", "Consumers"),
             ("produce_efficiency", "Batches and compression"),
             ("fetch_efficiency", "Fetches"), ("partition_skew", "Balance of partitions"),
-            ("retries", "Retries"), ("request_sizes", "Sizes"),
+            ("retries", "Retries"), ("request_sizes", "Sizes"), ("zones", "Between zones"),
         ),
         "No exchange names a topic.",
     ),
@@ -226,6 +244,19 @@ SECTIONS = (
         "groups", "Groups", "", (),
         (("groups_seen", "Activity"), ("group_lag", "Lag"), ("lag_trend", "Lag of fetches")),
         "No request names a group.",
+    ),
+    Section(
+        "journeys", "Journeys of records",
+        "Each produced batch with each of its readers, by the clock of the capture: which leg makes records late, how "
+        "many seconds groups are behind, and what was delivered more than once. kwire story --topic TOPIC "
+        "--partition P --offset N tells one record's journey.",
+        (CHARTS["end_to_end"], CHARTS["lag"]),
+        (
+            ("end_to_end", "From producer to reader"), ("lag_last", "Lag of groups at the end"),
+            ("client_wait", "Waiting in producers"), ("replica_delay", "Followers"),
+            ("time_to_commit", "From fetch to commit"), ("redelivered", "Delivered again"),
+        ),
+        "No batch was captured with its producer and a reader.",
     ),
     Section(
         "connections", "Connections", "", (),
@@ -280,6 +311,9 @@ def questions(span: Span, target: str | None) -> list[Question]:
         own("over_time", POINTS * 100, begin=begin, width_us=span.width_us),
         own("errors_over_time", POINTS * 100, begin=begin, width_us=span.width_us),
         own("events_over_time", POINTS * 10, begin=begin, width_us=span.width_us),
+        own("journeys_over_time", POINTS * 100, begin=begin, width_us=span.width_us),
+        own("lag_over_time", POINTS * 100, begin=begin, width_us=span.width_us),
+        own("lag_last"),
     ]
     own_names = {question.name for question in every_question}
     wanted = [name for section in sections() for name, _ in section.tables if name not in own_names]
@@ -287,6 +321,7 @@ def questions(span: Span, target: str | None) -> list[Question]:
         "leader_changes": "to_time IS NOT NULL OR previous_leader IS NOT NULL",
         # What is not there is not told.
         "coverage": "bytes > 0",
+        "zones": "from_zone IS NOT NULL AND to_zone IS NOT NULL",
     }
     if target is None:
         wanted.remove("upgrade_check")

@@ -258,7 +258,7 @@ def _pairs(view: View) -> Any:
 
 
 def _column(view: View, column: tables.Column) -> dict[str, Any]:
-    """Describe a column: its values, its kind in filters, and whether it is empty."""
+    """Describe a column: its values, its kind in filters, whether it is empty, and whether all rows have one value."""
     name, kind = column.name, "text"
     if column.type == tables.TIME:
         kind = "time"
@@ -270,8 +270,15 @@ def _column(view: View, column: tables.Column) -> dict[str, Any]:
         kind = name
     elif name in view.tables.columns.integers:
         kind = "integer"
-    empty = name in view.tables.columns.empty
-    return {"name": name, "kind": kind, "about": column.about, "empty": empty, "stated": name in ENUMERATED}
+    columns = view.tables.columns
+    return {
+        "name": name,
+        "kind": kind,
+        "about": column.about,
+        "empty": name in columns.empty,
+        "constant": columns.is_constant(name),
+        "stated": name in ENUMERATED,
+    }
 
 
 def check(view: View, query: Query) -> Any:

@@ -73,6 +73,17 @@ class Columns:
             self._has_no_null[name] = not any((values[part] == null).any() for part in blocks(len(values)))
         return self._has_no_null[name]
 
+    def is_constant(self, name: str) -> bool:
+        """Tell whether every exchange has the same value in a column of numbers or text."""
+        if name in self.integers:
+            ends = self.range(name)
+            return ends is not None and ends[0] == ends[1] and self.has_no_null(name)
+        if name in LISTS or not self.n:
+            return False
+        codes = self.codes[name]
+        first = codes[0]  # values may be listed that no exchange has
+        return bool(first >= 0) and all((codes[part] == first).all() for part in blocks(self.n))
+
     def range(self, name: str) -> tuple[int, int] | None:
         """Get the smallest and largest number of a column; None if all are null. Cached."""
         if name not in self._ranges:

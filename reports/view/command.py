@@ -78,6 +78,10 @@ def view(options: ViewOptions) -> int:
         address = f"http://{name}:{port}/" + ("" if token is not None else f"?token={door.token}")
         sys.stdout.write(address + "\n")
         sys.stdout.flush()
+        if token is not None:
+            sys.stderr.write(
+                f"kwire: {address}?token=SECRET opens it, with the secret in {options.token_file}; or type it\n"
+            )
         if not local:
             sys.stderr.write("note: the connection to the page is not encrypted; use a tunnel (ssh -L)\n")
         if options.open and token is None:

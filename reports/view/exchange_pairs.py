@@ -195,7 +195,7 @@ class ExchangePairs:
             "differences": "What differs first, and how many more do.",
             "connection": "The connection.",
         }
-        kinds = {"time": "since", "shift_us": "duration"} | {f"{name}_latency_us": "duration" for name in names}
+        kinds = {"time": "time", "shift_us": "duration"} | {f"{name}_latency_us": "duration" for name in names}
         titles = {} if self.replay else about
         return {
             "total": len(rows),

@@ -17,7 +17,7 @@ SIDES: Final = ("request", "response")
 
 # fmt: off
 ABOUT: Final = {
-    "time": ("since", "First byte of the message."), "packet": ("text", "Number of the packet in which it begins."),
+    "time": ("time", "First byte of the message."), "packet": ("text", "Number of the packet in which it begins."),
     "direction": ("text", "request or response."), "from": ("text", "Sender."), "to": ("text", "Receiver."),
     "api": ("text", "API and version."), "correlation_id": ("text", "Number that pairs a response with its request."),
     "bytes": ("size", "Its size, with the four bytes of its length."), "state": ("text", "Whether it was decoded."),

@@ -20,8 +20,12 @@ from kwire.reports.view.tables import Selection, Tables
 WIDEST: Final = 2_000
 """Intervals of time in a grid: more than a screen has pixels."""
 
-LAYERS: Final = ("worked", "held")
-"""Exchanges that the broker answered at once, and those that it held on purpose (`cause == hold`)."""
+LAYERS: Final = ("worked", "held", "errors")
+"""Exchanges that the broker answered at once, and those that it held on purpose (`cause == hold`); of both, those with
+errors."""
+
+_APART: Final = 2
+"""Layers that have each exchange once."""
 
 _PER_DOUBLING: Final = 4
 _LOWEST: Final = _PER_DOUBLING - 1
@@ -56,8 +60,8 @@ class Grid:
             "layers": LAYERS,
             "buckets": buckets,
             "columns": columns,
-            "most": int(self.counts.sum(axis=0, dtype=np.int64).max()) if self.counts.size else 0,
-            "exchanges": int(self.counts.sum(dtype=np.int64)),
+            "most": int(self.counts[:_APART].sum(axis=0, dtype=np.int64).max()) if self.counts.size else 0,
+            "exchanges": int(self.counts[:_APART].sum(dtype=np.int64)),
             "without": self.without,
         }
         return json.dumps(about).encode() + b"\n" + self.counts.astype("<u4").tobytes()
@@ -98,19 +102,23 @@ def grid(tables: Tables, chosen: Selection, width: int) -> Grid:
     _, high = columns.range("latency_us") or (0, 0)
     size = int(bucket(np.array([high]))[0]) + 1
     counts = np.zeros((width, size, len(LAYERS)), np.uint32)
+    has_errors = np.diff(columns.errors.ends) > 0
     for column in range(width):
         check_cancelled()
         part = slice(int(places[column]), int(places[column + 1]))
         which = part if every else rows[part]  # a few thousand at a time fit the processor's cache
         here = latency[which]
-        cell = bucket(here) * len(LAYERS) + (cause[which] == hold)
-        cell = cell[here != null]
-        counts[column] = np.bincount(cell, minlength=size * len(LAYERS)).reshape(size, len(LAYERS))
+        there, cell = here != null, bucket(here)
+        pair = (cell * _APART + (cause[which] == hold))[there]
+        counts[column, :, :_APART] = np.bincount(pair, minlength=size * _APART).reshape(size, _APART)
+        if has_errors.any():
+            failed = cell[there & has_errors[columns.errors.of[which]]]
+            counts[column, :, _APART] = np.bincount(failed, minlength=size)
     filled = np.flatnonzero(counts.any(axis=(0, 2)))
     shortest, longest = int(filled[0]), int(filled[-1]) + 1
     edges = [edge(number) for number in range(shortest, longest + 1)]
     shown = np.ascontiguousarray(counts[:, shortest:longest].transpose(2, 1, 0))
-    return Grid(first, step, edges, shown, len(chosen.rows) - int(shown.sum(dtype=np.int64)))
+    return Grid(first, step, edges, shown, len(chosen.rows) - int(shown[:_APART].sum(dtype=np.int64)))
 
 
 def _ends(latency: np.ndarray, rows: np.ndarray, null: int) -> tuple[int, int] | None:

@@ -15,12 +15,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from kwire.analyzer.export.selection import End, halves
 from kwire.analyzer.frame.spill import check_cancelled
 from kwire.analyzer.records.batches import view
 from kwire.captures.files import CaptureError, CapturePoint
 from kwire.captures.packets import Packets, Reader
 from kwire.reports.view.capture_slice import file_slice
-from kwire.reports.view.packets import End, halves
 
 _LEAST: Final = 12
 """Bytes of the shortest message whose beginning can be recognised."""

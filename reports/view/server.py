@@ -13,6 +13,7 @@ import hmac
 import json
 import secrets
 import threading
+import urllib.parse
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from importlib import resources
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -53,6 +54,34 @@ MOST_SENT: Final = 1 << 20
 
 TELL_SECONDS: Final = 0.25
 """Between two events with an analysis's progress."""
+
+TOKEN: Final = "/token"
+"""Where the form of a page that needs a token sends it."""
+
+MOST_TYPED: Final = 4 << 10
+"""Bytes of that form: a token is read from a file of that size."""
+
+FORM: Final = """<!doctype html>
+<html lang="en">
+<head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark"><title>kwire view</title>
+<link rel="icon" href="data:,"></head>
+<body><main><h1>kwire view</h1>
+<form method="post" action="/token">
+<p><label>The secret in the file of --token-file<br>
+<input type="password" name="token" autocomplete="current-password" autofocus required></label>
+<button>open</button></p>
+</form></main></body>
+</html>
+"""
+"""The page of a browser without a token, where the user chose the token: it takes it in a field, so that it is in no
+address."""
+
+_FORM_HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'none'; img-src data:; base-uri 'none'; form-action 'self'; "
+    "frame-ancestors 'none'",
+    "Referrer-Policy": "same-origin",  # without, browsers do not say that a form is this server's own
+}
 
 UNAUTHORISED: Final = (
     "kwire: this page needs the link that kwire view printed, which works once.\n"
@@ -168,12 +197,17 @@ def application(current: CurrentView, door: Access) -> ASGIApp:
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], *_RAW_HEADERS]
+                own = {name for name, _ in message["headers"]}
+                more = [header for header in _RAW_HEADERS if header[0] not in own]
+                message["headers"] = [*message["headers"], *more]
             await send(message)
 
         if scope["type"] != "http":
             raise RuntimeError("this server speaks HTTP and nothing else")
-        refused = _check_access(Request(scope), door)
+        request = Request(scope, receive)
+        refused = _check_access(request, door)
+        if request.url.path == TOKEN and request.method == "POST" and door.refusal(request) is None:
+            refused = await _take_token(request, door)
         await (app if refused is None else refused)(scope, receive, with_headers)
 
     return guarded
@@ -228,8 +262,27 @@ def _check_access(request: Request, door: Access) -> Response | None:
         return PlainTextResponse(refusal, 403)
     if door.is_authorised(request):
         return None
+    if door.again and request.url.path == "/" and "token" not in request.query_params and _is_browser(request):
+        return HTMLResponse(FORM, 403, _FORM_HEADERS)
     token = request.query_params.get("token")
     if request.url.path == "/" and token is not None and door.accept_token(token):
         query = str(request.url.remove_query_params("token").query)
         return door.set_cookie(RedirectResponse("/" + (f"?{query}" if query else ""), 303))
     return PlainTextResponse(UNAUTHORISED, 403)
+
+
+def _is_browser(request: Request) -> bool:
+    return "text/html" in request.headers.get("accept", "")
+
+
+async def _take_token(request: Request, door: Access) -> Response:
+    """Check the token that a form sent: the page, or the form again."""
+    content = b""
+    async for part in request.stream():
+        content += part
+        if len(content) > MOST_TYPED:
+            return PlainTextResponse("kwire: too long\n", 413)
+    typed = urllib.parse.parse_qs(content.decode("ascii", "replace")).get("token", [""])[0].strip()
+    if not door.again or not door.accept_token(typed):
+        return HTMLResponse(FORM, 403, _FORM_HEADERS) if door.again else PlainTextResponse(UNAUTHORISED, 403)
+    return door.set_cookie(RedirectResponse("/", 303))

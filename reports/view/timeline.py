@@ -60,10 +60,13 @@ def timeline(tables: Tables, text: str, by: str, width: int, first: int | None, 
     track = np.full(len(counts) + 1, len(chosen), np.int8)  # rows without a track have the number after the last
     track[chosen] = np.arange(len(chosen))
     begins = count_before(times, rows, first + step * np.arange(shown + 1))
+    causes = columns.values["cause"]
+    hold = causes.index("hold") if "hold" in causes else len(causes) + 1
     longest, wrong = _longest(tables, rows, lambda part: track[codes[part]], begins, len(chosen))
     cells, at = np.nonzero(longest >= 0)
     longest_rows = longest[cells, at]
     links, link = _links(tables, longest_rows)
+    held = columns.codes["cause"][longest_rows] == hold
     lasting, exchange, reply = (
         np.maximum(columns.integers[name][longest_rows].astype(np.int64), least)
         for name, least in (("total_us", 0), ("exchange", -1), ("reply", -1))
@@ -79,6 +82,7 @@ def timeline(tables: Tables, text: str, by: str, width: int, first: int | None, 
                 "column": at[of_track],
                 "lasting": lasting[of_track],
                 "error": wrong[place, at[of_track]],
+                "held": held[of_track],
                 "link": link[of_track],
                 "exchange": exchange[of_track],
                 "reply": reply[of_track],

@@ -37,6 +37,8 @@ OWN = [
 ]
 
 QUERIES = (
+    "SELECT capture, timestamp_micros(max(unix_micros(request_time)) DIV 1000000 * 1000000) AS last FROM exchanges "
+    "GROUP BY capture ORDER BY capture",
     "SELECT api, count(*), max(latency_us), avg(latency_us) AS mean FROM exchanges GROUP BY api ORDER BY api",
     "SELECT api, round(avg(latency_us) / 1000, 2) AS ms FROM exchanges WHERE latency_us IS NOT NULL GROUP BY 1 "
     "ORDER BY 1",

@@ -7,6 +7,7 @@
 -- cause: why, where that is known.
 -- proven: the cause is proven; no: probable.
 -- advice: what to do.
+-- named: whom or what it is about, in a word: a client id, a group, a topic, a broker.
 -- count: how many exchanges, batches or events.
 -- since: first of them.
 -- until: last of them.
@@ -16,7 +17,9 @@
 -- worst_exchange: its number there.
 -- last_connection: connection of the last.
 -- last_exchange: its number there.
-SELECT capture, severity, code, family, text, cause, proven, advice, `count`, since, until,
+SELECT capture, severity, code, family, text, cause, proven, advice,
+  coalesce(nullif(who['client_id'], ''), what['group_id'], what['topic'], who['broker'], who['client_ip']) AS named,
+  `count`, since, until,
   `first`.connection AS first_connection, `first`.exchange AS first_exchange,
   worst.connection AS worst_connection, worst.exchange AS worst_exchange,
   `last`.connection AS last_connection, `last`.exchange AS last_exchange

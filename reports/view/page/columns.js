@@ -1,15 +1,16 @@
 /** Columns of the list: what each shows, which columns of the table it needs, and what it is in a filter. */
 
-import { duration, moment, printable, quoted, since, size } from "./text.js";
+import { duration, instant, moment, printable, quoted, size } from "./text.js";
 
 /**
- * @typedef {{name: string, kind: string, about: string, empty: boolean, stated: boolean}} TableColumn
+ * @typedef {{name: string, kind: string, about: string, empty: boolean, constant: boolean, stated: boolean}} TableColumn
  * @typedef {Record<string, any>} Row values of one exchange by column, and `outcome`, `subject`, `key`
  * @typedef {object} Column
  * @property {string} id
  * @property {string} title
  * @property {number} width in characters; 0: what is left
  * @property {number} [tight] its width where the screen is narrow
+ * @property {boolean} [drawn] it is no text, and always as wide
  * @property {boolean} [right]
  * @property {readonly string[]} needs
  * @property {string} sort column to sort by; empty: it cannot be sorted
@@ -19,9 +20,13 @@ import { duration, moment, printable, quoted, since, size } from "./text.js";
  */
 
 /** The list as it begins. */
-export const FIRST = ["time", "client", "client_id", "broker", "api", "latency_us", "parts", "request_bytes", "response_bytes", "result"];
+const FIRST = ["time", "capture", "client", "client_id", "broker", "api", "latency_us", "parts", "request_bytes", "response_bytes", "result"];
 /** And where the screen is narrow. */
-export const NARROW = ["time", "api", "latency_us", "result"];
+const NARROW = ["time", "client_id", "api", "latency_us", "result"];
+/** Left out where they say the same in every row, as `kwire show` leaves them out. */
+const TOLD_ONCE = ["capture", "client", "client_id", "broker"];
+/** Left out where there is little room, so that the result always has its place: below so many pixels. */
+const ROOM = /** @type {[number, string[]][]} */ ([[1050, ["request_bytes", "response_bytes"]], [860, ["parts"]]]);
 
 /** @returns {boolean} as the style sheet has it, too */
 export function narrow() {
@@ -29,13 +34,33 @@ export function narrow() {
 }
 
 /**
- * Columns of a grid for these, and the gutter before them.
+ * The columns that the list begins with.
+ * @param {readonly TableColumn[]} table
+ * @param {number} room pixels
+ * @returns {string[]}
+ */
+export function first(table, room) {
+  const same = new Set(table.filter((one) => one.constant || one.empty).map((one) => one.name));
+  if (same.has("client_ip") && same.has("client_port")) same.add("client");
+  if (same.has("broker_ip") && same.has("broker_port")) same.add("broker");
+  const left = new Set(TOLD_ONCE.filter((name) => same.has(name)));
+  for (const [least, names] of ROOM) if (room < least) for (const name of names) left.add(name);
+  return (narrow() ? NARROW : FIRST).filter((name) => !left.has(name));
+}
+
+/**
+ * Columns of a grid for these, and the gutter before them: as wide as what is in them, up to their width.
  * @param {readonly Column[]} columns
+ * @param {ReadonlyMap<string, number>} filled characters of the longest value
  * @returns {string}
  */
-export function widths(columns) {
+export function widths(columns, filled) {
   const tight = narrow();
-  const each = columns.map(({ width, tight: less }) => (width ? `${(tight && less) || width}ch` : `minmax(${tight ? 13 : 28}ch, 1fr)`));
+  const each = columns.map(({ id, title, width, tight: less, drawn }) => {
+    if (!width) return `minmax(${tight ? 10 : 28}ch, 1fr)`;
+    const most = (tight && less) || width, least = Math.min(title.length + 2, most);
+    return `${drawn ? most : Math.min(most, Math.max(least, filled.get(id) ?? 0))}ch`;
+  });
   return [tight ? "2ch" : "3ch", ...each].join(" ");
 }
 
@@ -53,33 +78,38 @@ export function end(ip, port) {
 
 /**
  * @param {string} side
+ * @param {ReadonlySet<string>} same columns that have one value in all rows: what tells ends apart is enough
  * @returns {Column}
  */
-function address(side) {
+function address(side, same) {
   const [ip, port] = [`${side}_ip`, `${side}_port`];
+  const short = same.has(ip) ? (/** @type {Row} */ row) => `:${row[port]}` : same.has(port) && side === "broker" ? (/** @type {Row} */ row) => row[ip] : (/** @type {Row} */ row) => end(row[ip], row[port]);
   return {
     id: side, title: side, width: 21, needs: [ip, port], sort: side,
     about: side === "client" ? "Address of the client." : "Address of the broker.",
-    text: (row) => (row[ip] === null ? "" : end(row[ip], row[port])),
+    text: (row) => (row[ip] === null ? "" : short(row)),
     terms: (row) => (row[ip] === null ? [] : [[side, end(row[ip], row[port])]]),
   };
 }
 
-/** @type {Column[]} */
-const MADE = [
+/**
+ * @param {ReadonlySet<string>} same
+ * @returns {Column[]}
+ */
+const made = (same) => [
   {
-    id: "time", title: "time", width: 13, tight: 10, right: true, needs: ["request_time", "response_time"], sort: "request_time",
-    about: "First byte of the request, in seconds since the capture began.",
+    id: "time", title: "time", width: 26, tight: 15, right: true, needs: ["request_time", "response_time"], sort: "request_time",
+    about: "First byte of the request: in seconds since the capture began, or in UTC (u).",
     text: (row, start) => {
       const when = row.request_time ?? row.response_time;
-      return when === null ? "" : since(when, start);
+      return when === null ? "" : instant(when, start);
     },
     terms: (row) => (row.request_time === null ? [] : [["request_time", moment(row.request_time)]]),
   },
-  address("client"),
-  address("broker"),
+  address("client", same),
+  address("broker", same),
   {
-    id: "api", title: "API", width: 23, tight: 17, needs: ["api", "api_key", "api_version"], sort: "api", about: "API and its version.",
+    id: "api", title: "API", width: 23, tight: 13, needs: ["api", "api_key", "api_version"], sort: "api", about: "API and its version.",
     text: (row) => {
       const name = row.api ?? (row.api_key === null ? "?" : `API ${row.api_key}`);
       return row.api_version === null ? name : `${name} v${row.api_version}`;
@@ -87,8 +117,8 @@ const MADE = [
     terms: (row) => (row.api !== null ? [["api", row.api]] : row.api_key !== null ? [["api_key", String(row.api_key)]] : []),
   },
   {
-    id: "parts", title: "time spent", width: 14, needs: [...PARTS, "total_us", "cause"], sort: "total_us",
-    about: "Parts of the time from the request's first byte to the response's last: queue, throttle, network, held on purpose, broker.",
+    id: "parts", title: "share of time", width: 14, drawn: true, needs: [...PARTS, "total_us", "cause"], sort: "total_us",
+    about: "Shares of the time from the request's first byte to the response's last: queue, throttle, network, held on purpose (hatched), broker.",
     text: () => "",
     terms: (row) => (row.cause === null ? [] : [["cause", row.cause]]),
   },
@@ -110,14 +140,14 @@ function plain(column) {
   const { name, kind, about } = column;
   const wide = { time: 27, text: 18, duration: 10, size: 10, topics: 24, errors: 24 }[kind] ?? 10;
   return {
-    id: name, title: name.replace(/_(us|bytes)$/, "").replaceAll("_", " "), width: wide,
+    id: name, title: name.replace(/_(us|bytes)$/, "").replaceAll("_", " "), width: wide, tight: { text: 10, duration: 8 }[kind],
     right: ["duration", "size", "integer"].includes(kind), needs: [name], sort: name, about,
-    text: (row) => {
+    text: (row, start) => {
       const value = row[name];
       if (value === null) return "";
       if (kind === "duration") return duration(value);
       if (kind === "size") return size(value);
-      if (kind === "time") return moment(value);
+      if (kind === "time") return instant(value, start);
       if (kind === "topics") return value.map(printable).join(", ");
       if (kind === "errors") return value.map((/** @type {{code: number}} */ one) => one.code).join(", ");
       return printable(String(value));
@@ -140,7 +170,7 @@ function plain(column) {
  * @returns {Map<string, Column>}
  */
 export function known(table) {
-  const found = new Map(MADE.map((column) => [column.id, column]));
+  const found = new Map(made(new Set(table.filter((one) => one.constant).map((one) => one.name))).map((column) => [column.id, column]));
   for (const column of table) if (!found.has(column.name)) found.set(column.name, plain(column));
   const latency = found.get("latency_us");
   if (latency) latency.title = "latency";
@@ -173,9 +203,21 @@ export function parts(row) {
  */
 export function spent(row) {
   const said = PARTS.filter((part) => row[part]).map((part) => `${/** @type {Record<string, string>} */ (SAID)[part]} ${duration(row[part])}`);
-  if (!said.length || row.total_us === null) return "";
+  if ((!said.length && !bounds(row)) || row.total_us === null) return "";
   const known = PARTS.every((part) => row[part] !== null);
-  return `${duration(row.total_us)}: ${said.join(" + ")}${known ? "" : ", the rest is unknown"}`;
+  const rest = known ? "" : bounds(row) || "the rest is unknown";
+  return `${duration(row.total_us)}: ${[said.join(" + "), rest].filter(Boolean).join(", ")}`;
+}
+
+/**
+ * The broker's own time between its bounds, where it cannot be told exactly: acks=all also waits for replicas.
+ * @param {Row} row
+ * @returns {string} empty: it is known, or nothing is
+ */
+export function bounds(row) {
+  const { broker_us: exact, broker_low_us: low, broker_high_us: high } = row;
+  if (exact !== null || low === undefined || low === null || high === null) return "";
+  return `broker ${duration(low)} to ${duration(high)}, held the rest`;
 }
 
 const SAID = { queue_us: "queue", muted_us: "throttled", network_us: "network", hold_us: "held on purpose", broker_us: "broker" };

@@ -20,6 +20,7 @@ import { Tree } from "./tree.js";
 const PANES = /** @type {const} */ (["request", "response"]);
 const SIGNS = /** @type {Record<string, string>} */ ({ changed: "≠", left: "−", right: "+" });
 const BUSY_MS = 150;
+const TABS = [...PANES, "bytes"];
 const SAID = 4;
 /** Differences that are told in words; the trees have them all. */
 
@@ -65,6 +66,30 @@ export class Detail {
     });
     for (const button of document.querySelectorAll("button.side")) {
       if (button instanceof HTMLElement) button.addEventListener("click", () => this.enter(button.dataset.side ?? "request"));
+    }
+    // Where the screen is narrow, one of three has it for itself.
+    element("sides").replaceChildren(...TABS.map((name) => {
+      const tab = document.createElement("button");
+      tab.type = "button";
+      tab.setAttribute("role", "tab");
+      tab.dataset.tab = name;
+      tab.textContent = name;
+      tab.addEventListener("click", () => this.enter(name));
+      return tab;
+    }));
+    this.look("request");
+  }
+
+  /**
+   * What is shown where the screen is narrow.
+   * @param {string} name
+   */
+  look(name) {
+    element("detail").dataset.tab = name;
+    for (const tab of element("sides").children) {
+      if (!(tab instanceof HTMLElement)) continue;
+      tab.setAttribute("aria-selected", String(tab.dataset.tab === name));
+      tab.tabIndex = tab.dataset.tab === name ? 0 : -1;
     }
   }
 
@@ -125,6 +150,7 @@ export class Detail {
   turn(pane) {
     this.pane = pane;
     element("detail").dataset.side = pane;
+    if (element("detail").dataset.tab !== "bytes") this.look(pane);
     for (const button of document.querySelectorAll("button.side")) {
       if (button instanceof HTMLElement) button.setAttribute("aria-pressed", String(button.dataset.side === pane));
     }
@@ -134,10 +160,12 @@ export class Detail {
   }
 
   /**
-   * Into one of the trees.
+   * Into one of the trees, or the bytes.
    * @param {string} name
    */
   enter(name) {
+    this.look(name);
+    if (name === "bytes") return element(name).focus();
     const pane = name === "response" ? "response" : "request";
     this.looks++;
     this.turn(pane);
@@ -164,7 +192,7 @@ export class Detail {
   facts(row) {
     const { columns } = this.to.now();
     const said = [
-      columns.get("api")?.text(row, 0), row.connection, row.key && `exchange ${JSON.parse(row.key)[2] ?? "–"}`,
+      columns.get("api")?.text(row, 0), row.client_id, row.connection, row.key && `exchange ${JSON.parse(row.key)[2] ?? "–"}`,
       columns.get("latency_us")?.text(row, 0), row.outcome, row.subject, spent(row),
     ];
     element("facts").textContent = printable(said.filter(Boolean).join(" · "));
@@ -223,7 +251,7 @@ export class Detail {
     PANES.forEach((pane, at) => {
       element(`title-${pane}`).textContent = twin ? `${printable(twin.names[at] ?? "")}: ${side}` : pane;
       const button = document.querySelector(`button.side[data-side=${pane}]`);
-      if (button) button.textContent = twin ? printable(twin.names[at] ?? "") : pane;
+      for (const one of [button, element("sides").children[at]]) if (one) one.textContent = twin ? printable(twin.names[at] ?? "") : pane;
     });
     const box = element("pair");
     box.hidden = !twin;
@@ -300,6 +328,14 @@ export class Detail {
    */
   pressed(at, event) {
     if (at === this.bytes.box) return this.bytes.pressed(event);
+    if (at?.parentElement === element("sides") && (event.key === "ArrowLeft" || event.key === "ArrowRight")) {
+      const tabs = [...element("sides").children], next = tabs[(tabs.indexOf(at) + (event.key === "ArrowRight" ? 1 : tabs.length - 1)) % tabs.length];
+      if (next instanceof HTMLElement) {
+        next.click();
+        next.focus();
+      }
+      return true;
+    }
     const tree = Object.values(this.trees).find((one) => one.box === at);
     return tree ? tree.pressed(event) : false;
   }

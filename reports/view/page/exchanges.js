@@ -1,7 +1,7 @@
 /** The list of exchanges: a window of what the filter chooses, fetched as it comes into sight. */
 
 import { ask, givenUp } from "./api.js";
-import { PARTS, widths } from "./columns.js";
+import { PARTS, bounds, widths } from "./columns.js";
 import { LETTERS } from "./notes.js";
 import { Rows, heading, menuKey, moved, say } from "./rows.js";
 import { duration, printable } from "./text.js";
@@ -44,6 +44,8 @@ export class Exchanges {
     this.asked = { filter: "", sort: "" };
     /** @type {Column[]} */
     this.columns = [];
+    /** Characters of the longest value of each column, of the rows that came. */
+    this.filled = new Map();
     this.start = 0;
     this.longest = 1;
     /** @type {Map<number, Row[]>} */
@@ -65,6 +67,7 @@ export class Exchanges {
       draw: (element, index) => this.draw(element, index),
       ready: (first, last) => this.ready(first, last),
       menu: (index, event) => this.menu(index, event),
+      chosen: () => this.index,
     });
     box.addEventListener("click", (event) => this.clicked(event));
     head.addEventListener("click", (event) => this.headed(event));
@@ -80,11 +83,17 @@ export class Exchanges {
     this.columns = columns;
     this.start = start;
     this.cell = Math.min(this.cell, columns.length - 1);
-    for (const element of [this.box, this.head]) element.style.setProperty("--columns", widths(columns));
+    this.filled = new Map();
+    this.fit();
     this.headings();
     this.blocks = new Map(); // what is on its way has the columns of before
     if (!same) for (const element of this.rows.pool.splice(0)) element.remove();
     this.rows.refresh(true);
+  }
+
+  fit() {
+    const wide = widths(this.columns, this.filled);
+    for (const element of [this.box, this.head]) element.style.setProperty("--columns", wide);
   }
 
   headings() {
@@ -140,7 +149,10 @@ export class Exchanges {
       if (round !== this.round) return false;
       this.asked = asked;
       this.blocks = new Map();
-      if (columns === this.columns) this.blocks.set(first, this.made(found)); // else they come as they are in sight
+      if (columns === this.columns) {
+        this.filled = new Map();
+        this.blocks.set(first, this.came(this.made(found)));
+      } // else they come as they are in sight
       if (!stay) this.wanted = -1;
       if (this.wanted < 0) this.index = place.row ?? -1;
       this.headings();
@@ -187,7 +199,7 @@ export class Exchanges {
    */
   query(asked, block) {
     const needs = new Set(this.columns.flatMap((column) => column.needs));
-    for (const name of ["status", "errors", "latency_us", "hold_us", "request_state", "response_state", "reason", "topics", "group_id", "connection", "client_id", "transactional_id", "api", "total_us", ...PARTS]) needs.add(name);
+    for (const name of ["status", "errors", "latency_us", "hold_us", "request_state", "response_state", "reason", "topics", "group_id", "connection", "client_id", "transactional_id", "api", "total_us", "broker_low_us", "broker_high_us", ...PARTS]) needs.add(name);
     return { ...asked, start: block * BLOCK, count: BLOCK, columns: [...needs].join(",") };
   }
 
@@ -202,6 +214,18 @@ export class Exchanges {
       for (const name in found.columns) row[name] = found.columns[name][at];
       return row;
     });
+  }
+
+  /**
+   * Rows that came: their columns are as wide as what is in them.
+   * @param {Row[]} rows
+   */
+  came(rows) {
+    for (const { id, text } of this.columns) {
+      this.filled.set(id, rows.reduce((most, row) => Math.max(most, printable(text(row, this.start)).length), this.filled.get(id) ?? 0));
+    }
+    this.fit();
+    return rows;
   }
 
   /**
@@ -233,7 +257,8 @@ export class Exchanges {
       const found = await ask("rows", this.query(this.asked, block), this.stop.signal);
       if (round !== this.round) return;
       this.loading = false;
-      blocks.set(block, this.made(found)); // of the list of before, where another was shown meanwhile
+      const rows = this.made(found);
+      blocks.set(block, blocks === this.blocks ? this.came(rows) : rows); // of the list of before, where another was shown meanwhile
       if (this.blocks.size > KEPT) {
         const now = Math.floor(this.rows.position / BLOCK);
         const far = [...this.blocks.keys()].sort((a, b) => Math.abs(b - now) - Math.abs(a - now))[0];
@@ -304,11 +329,12 @@ export class Exchanges {
     const known = PARTS.every((part) => row[part] !== null);
     cell.classList.toggle("unknown", !known && row.total_us !== null);
     PARTS.forEach((part, at) => {
-      const share = row.total_us ? Math.max(0, row[part] ?? 0) / row.total_us : 0;
+      const least = part === "broker_us" && bounds(row) ? row.broker_low_us : 0; // at least: the rest stays hatched
+      const share = row.total_us ? Math.max(0, row[part] ?? least) / row.total_us : 0;
       /** @type {HTMLElement} */ (cell.children[at]).style.width = `${(share * 100).toFixed(1)}%`;
     });
     const said = PARTS.filter((part) => row[part]).map((part) => `${part.replace("_us", "")} ${duration(row[part])}`);
-    cell.title = (row.total_us === null ? "no answer" : [...said, known ? "" : "held or broker: unknown"].filter(Boolean).join(", "));
+    cell.title = (row.total_us === null ? "no answer" : [...said, known ? "" : bounds(row) || "held or broker: unknown"].filter(Boolean).join(", "));
     cell.setAttribute("aria-label", cell.title);
   }
 
@@ -344,6 +370,14 @@ export class Exchanges {
     } catch (failure) {
       if (!givenUp(failure)) throw failure;
     }
+  }
+
+  /** No row is chosen any more. */
+  forget() {
+    this.key = "";
+    this.index = this.wanted = -1;
+    this.box.removeAttribute("aria-activedescendant");
+    this.rows.refresh(true);
   }
 
   /** The row that is chosen, if it is at hand. */

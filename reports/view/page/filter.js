@@ -5,6 +5,9 @@ import { counted, printable } from "./text.js";
 
 /** @typedef {{text: string, about?: string, count?: number}} Candidate */
 
+const REST_MS = 500;
+/** Who types no more for so long is told in words what is wrong. */
+
 export class FilterBar {
   /**
    * @param {HTMLInputElement} input
@@ -68,7 +71,11 @@ export class FilterBar {
         completing ? ask("complete", { text: value, at }, this.stop.signal) : null,
       ]);
       if (checked.ok) this.right();
-      else this.wrong(checked.message, checked.hint, checked.start, checked.length, at < value.length);
+      else {
+        this.wrong(checked.message, checked.hint, checked.start, checked.length, at < value.length);
+        const { signal } = this.stop;
+        setTimeout(() => { if (!signal.aborted) this.told.hidden = false; }, REST_MS); // who rests wants to know
+      }
       if (found) this.offer(found);
     } catch (failure) {
       if (!givenUp(failure)) this.wrong(failure instanceof Error ? failure.message : String(failure), "", 0, 0, true);

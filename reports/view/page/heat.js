@@ -2,7 +2,7 @@
 
 import { grid, within } from "./api.js";
 import { Picture } from "./picture.js";
-import { counted, duration, moment, since } from "./text.js";
+import { counted, duration, instant, moment, told } from "./text.js";
 
 const BUSY_MS = 150;
 const LEFT = 62;
@@ -10,6 +10,13 @@ const LEFT = 62;
 
 const FEW = 20_000;
 /** Exchanges that are shown in wider columns. */
+
+const AXIS = 16;
+/** Pixels for the times below them. */
+
+const PAUSE = 0.06;
+/** Share of the columns from which a run of empty ones is a pause, told in so many pixels: */
+const FOLD = 30;
 
 const TALL = 5;
 /** Pixels of a cell, at least: one that is hatched is to be seen as such. */
@@ -24,8 +31,36 @@ const TALL = 5;
  * @property {number} most
  * @property {number} exchanges
  * @property {number} without
- * @property {Uint32Array} counts by layer (worked, held), bucket, column
+ * @property {Uint32Array} counts by layer (worked, held, of both those with errors), bucket, column
  */
+
+/** Columns side by side as they are drawn, or a pause: how many of them are empty. @typedef {{column: number, pause: number}} Slot */
+
+const LAYERS = [0, 1, 2], FAILED = 2;
+
+/**
+ * What is drawn from left to right: columns, and pauses where nothing happens for long.
+ * @param {Grid} grid
+ * @returns {Slot[]}
+ */
+export function slots(grid) {
+  const { columns, buckets, counts } = grid, size = columns * buckets, least = Math.max(8, Math.ceil(columns * PAUSE));
+  const used = (/** @type {number} */ column) => {
+    for (let bucket = 0; bucket < buckets; bucket++) if (counts[bucket * columns + column] || counts[size + bucket * columns + column]) return true;
+    return false;
+  };
+  /** @type {Slot[]} */
+  const found = [];
+  for (let column = 0; column < columns;) {
+    let end = column;
+    while (end < columns && !used(end)) end++;
+    if (end - column >= least) found.push({ column, pause: end - column });
+    else for (let at = column; at < end; at++) found.push({ column: at, pause: 0 });
+    column = end;
+    if (column < columns) found.push({ column: column++, pause: 0 });
+  }
+  return found;
+}
 
 /**
  * A cell, or a span of columns, as a filter has it.
@@ -50,12 +85,12 @@ export function term(grid, from, to, bucket) {
 export function coarser(grid, factor) {
   if (factor <= 1) return grid;
   const { columns, buckets } = grid, fewer = Math.ceil(buckets / factor), size = fewer * columns;
-  const counts = new Uint32Array(2 * size);
+  const counts = new Uint32Array(LAYERS.length * size);
   let most = 0;
   for (let bucket = 0; bucket < buckets; bucket++) {
     for (let column = 0; column < columns; column++) {
       const to = Math.floor(bucket / factor) * columns + column, from = bucket * columns + column;
-      for (const layer of [0, 1]) counts[layer * size + to] = (counts[layer * size + to] ?? 0) + (grid.counts[layer * buckets * columns + from] ?? 0);
+      for (const layer of LAYERS) counts[layer * size + to] = (counts[layer * size + to] ?? 0) + (grid.counts[layer * buckets * columns + from] ?? 0);
       most = Math.max(most, (counts[to] ?? 0) + (counts[size + to] ?? 0));
     }
   }
@@ -96,6 +131,8 @@ export class Heat extends Picture {
     super(canvas, told, to);
     /** @type {Grid | null} */
     this.grid = null;
+    /** @type {Slot[]} */
+    this.slots = [];
     /** Columns that were asked for. */
     this.asked = 0;
     this.partition = "";
@@ -140,7 +177,8 @@ export class Heat extends Picture {
       let fine = await grid(filter, width, signal), asked = width;
       const before = this.grid, better = this.fitting(fine.exchanges);
       if (better > 0 && better < width) fine = await grid(filter, asked = better, signal); // it is quick of so few
-      this.grid = coarser(fine, Math.ceil((fine.buckets * TALL) / Math.max(1, this.canvas.clientHeight)));
+      this.grid = coarser(fine, Math.ceil((fine.buckets * TALL) / Math.max(1, this.canvas.clientHeight - AXIS)));
+      this.slots = slots(this.grid);
       this.bucket = Math.min(this.bucket, Math.max(0, this.grid.buckets - 1));
       if (this.anchor >= 0) this.anchor = followed(before, this.anchor, this.grid);
       this.column = followed(before, this.column, this.grid);
@@ -168,11 +206,33 @@ export class Heat extends Picture {
     else this.draw();
   }
 
-  /** @returns {{left: number, width: number, height: number, wide: number, tall: number}} pixels of the cells */
+  /** @returns {{height: number, wide: number, tall: number}} pixels of the cells */
   measures() {
-    const { clientWidth, clientHeight } = this.canvas;
-    const width = clientWidth - LEFT, height = clientHeight;
-    return { left: LEFT, width, height, wide: width / (this.grid?.columns || 1), tall: height / (this.grid?.buckets || 1) };
+    const { clientWidth, clientHeight } = this.canvas, pauses = this.slots.filter((one) => one.pause).length;
+    const height = clientHeight - AXIS, columns = this.slots.length - pauses;
+    return { height, wide: Math.max(0.5, (clientWidth - LEFT - pauses * FOLD) / (columns || 1)), tall: height / (this.grid?.buckets || 1) };
+  }
+
+  /**
+   * Where each slot begins, in pixels.
+   * @returns {number[]}
+   */
+  places() {
+    const { wide } = this.measures();
+    let x = LEFT;
+    return this.slots.map(({ pause }) => {
+      const here = x;
+      x += pause ? FOLD : wide;
+      return here;
+    });
+  }
+
+  /**
+   * The slot that has a column.
+   * @param {number} column
+   */
+  slot(column) {
+    return this.slots.findIndex((one) => column >= one.column && column < one.column + Math.max(1, one.pause));
   }
 
   draw() {
@@ -180,24 +240,26 @@ export class Heat extends Picture {
     if (!surface) return;
     const { context, colour } = surface;
     if (!shown || !shown.columns) return this.say();
-    const [ink, quiet, mark, worked, held] = ["--ink", "--quiet", "--mark", "--broker", "--held"].map(colour);
-    const { left, height, wide, tall } = this.measures();
+    const [ink, quiet, mark, worked, held, bad] = ["--ink", "--quiet", "--mark", "--broker", "--held", "--bad"].map(colour);
+    const { height, wide, tall } = this.measures(), places = this.places();
     const size = shown.columns * shown.buckets;
-    for (const [layer, one] of [worked, held].entries()) {
+    for (const [layer, one] of [worked, held, bad].entries()) {
       context.fillStyle = /** @type {string} */ (one);
       for (let bucket = 0; bucket < shown.buckets; bucket++) {
-        for (let column = 0; column < shown.columns; column++) {
-          const count = shown.counts[layer * size + bucket * shown.columns + column] ?? 0;
-          if (!count) continue;
-          context.globalAlpha = strength(count, shown.most);
-          const x = left + column * wide, y = height - (bucket + 1) * tall;
-          // Held time is hatched, so that it is not told by its colour alone.
+        this.slots.forEach(({ column, pause }, at) => {
+          const count = pause ? 0 : shown.counts[layer * size + bucket * shown.columns + column] ?? 0;
+          if (!count) return;
+          context.globalAlpha = layer === FAILED ? 1 : strength(count, shown.most);
+          const x = places[at] ?? 0, y = height - (bucket + 1) * tall;
+          // Held time is hatched, and errors are a line below, so that neither is told by its colour alone.
           if (layer === 0) context.fillRect(x, y, Math.max(wide, 1), Math.max(tall, 1));
+          else if (layer === FAILED) context.fillRect(x, y + tall - 2, Math.max(wide, 1), 2);
           else for (let line = 0; line < tall; line += 3) context.fillRect(x, y + line, Math.max(wide, 1), 1.5);
-        }
+        });
       }
     }
     context.globalAlpha = 1;
+    this.axis(surface, places);
     context.fillStyle = /** @type {string} */ (quiet);
     context.textAlign = "right";
     let above = Infinity;
@@ -205,19 +267,58 @@ export class Heat extends Picture {
       const y = Math.min(Math.max(height - at * tall, 6), height - 6);
       if (above - y < 14) return;
       above = y;
-      context.fillText(duration(edge), left - 6, y);
+      context.fillText(duration(edge), LEFT - 6, y);
     });
     if (this.anchor >= 0 && this.anchor !== this.column) {
       const [from, to] = [Math.min(this.anchor, this.column), Math.max(this.anchor, this.column)];
       context.globalAlpha = 0.2;
       context.fillStyle = /** @type {string} */ (mark);
-      context.fillRect(left + from * wide, 0, (to - from + 1) * wide, height);
+      const begin = places[this.slot(from)] ?? LEFT;
+      context.fillRect(begin, 0, (places[this.slot(to)] ?? LEFT) + wide - begin, height);
       context.globalAlpha = 1;
     } else if (this.pointed) {
       context.strokeStyle = /** @type {string} */ (ink);
-      context.strokeRect(left + this.column * wide - 0.5, height - (this.bucket + 1) * tall - 0.5, Math.max(wide, 2) + 1, tall + 1);
+      context.strokeRect((places[this.slot(this.column)] ?? LEFT) - 0.5, height - (this.bucket + 1) * tall - 0.5, Math.max(wide, 2) + 1, tall + 1);
     }
     this.say();
+  }
+
+  /**
+   * Times below the cells, and how long pauses are.
+   * @param {import("./picture.js").Surface} surface
+   * @param {number[]} places
+   */
+  axis({ context, width, height, colour }, places) {
+    const { grid: shown } = this;
+    if (!shown) return;
+    const y = height - AXIS / 2 + 1, wide = context.measureText(told(shown.first, this.begin)).width + 14;
+    let free = LEFT;
+    context.strokeStyle = colour("--line");
+    context.fillStyle = colour("--quiet");
+    this.slots.forEach(({ column, pause }, at) => {
+      const x = places[at] ?? 0;
+      if (pause) { // the times beside it do not follow each other
+        const middle = x + FOLD / 2, text = `… ${duration(pause * shown.step)} …`, half = context.measureText(text).width / 2;
+        context.setLineDash([2, 3]);
+        context.beginPath();
+        context.moveTo(middle, 0);
+        context.lineTo(middle, height - AXIS);
+        context.stroke();
+        context.setLineDash([]);
+        if (middle - half < free) return;
+        context.textAlign = "center";
+        context.fillText(text, Math.min(middle, width - half), y);
+        free = middle + half + 10;
+        return;
+      }
+      const pauses = this.slots.findIndex((one, next) => next > at && one.pause);
+      const room = pauses < 0 ? width : (places[pauses] ?? 0) + FOLD / 2 - 55;
+      if (x < free || x + wide > room) return;
+      context.textAlign = "left";
+      context.fillText(told(shown.first + column * shown.step, this.begin), x, y);
+      context.fillRect(x, height - AXIS, 1, 3);
+      free = x + Math.max(wide, 150);
+    });
   }
 
   /** What is pointed at, in words. */
@@ -230,15 +331,14 @@ export class Heat extends Picture {
     const from = shown.first + column * shown.step;
     if (!this.pointed) {
       const span = duration(shown.step * shown.columns);
-      this.told.textContent = `latency of ${counted(shown.exchanges)} exchanges over ${span}` +
-        (shown.without ? `; ${counted(shown.without)} without` : "") + "; hatched: held on purpose";
+      this.told.textContent = `latency (log scale) of ${counted(shown.exchanges)} exchanges over ${span}` + (shown.without ? `; ${counted(shown.without)} without` : "");
       return;
     }
     const at = bucket * shown.columns + column, size = shown.columns * shown.buckets;
-    const [worked, held] = [shown.counts[at] ?? 0, shown.counts[size + at] ?? 0];
-    this.told.textContent = `${since(from, this.begin)} to ${since(from + shown.step, this.begin)} s, ` +
+    const [worked, held, failed] = [shown.counts[at] ?? 0, shown.counts[size + at] ?? 0, shown.counts[FAILED * size + at] ?? 0];
+    this.told.textContent = `${instant(from, this.begin)} to ${told(from + shown.step, this.begin)}, ` +
       `${duration(shown.edges[bucket] ?? 0)} to ${duration(shown.edges[bucket + 1] ?? 0)}: ${counted(worked + held)}` +
-      (held ? `, of which ${counted(held)} held` : "");
+      (held ? `, of which ${counted(held)} held` : "") + (failed ? `, ${counted(failed)} with errors` : "");
   }
 
   /**
@@ -249,10 +349,11 @@ export class Heat extends Picture {
     const shown = this.grid;
     if (!shown || !shown.columns) return false;
     const place = this.canvas.getBoundingClientRect();
-    const { left, height, wide, tall } = this.measures();
-    const x = event.clientX - place.left - left;
-    if (x < 0 && this.anchor < 0) return false;
-    this.column = Math.min(Math.max(Math.floor(x / wide), 0), shown.columns - 1);
+    const { height, tall } = this.measures(), places = this.places();
+    const x = event.clientX - place.left;
+    if (x < LEFT && this.anchor < 0) return false;
+    const at = Math.max(0, places.findLastIndex((left) => left <= x));
+    this.column = this.slots[at]?.column ?? 0;
     this.bucket = Math.min(Math.max(Math.floor((height - (event.clientY - place.top)) / tall), 0), shown.buckets - 1);
     this.pointed = true;
     this.draw();
@@ -279,7 +380,8 @@ export class Heat extends Picture {
     if (step) {
       if (event.shiftKey && this.anchor < 0) this.anchor = this.column;
       if (!event.shiftKey) this.anchor = -1;
-      this.column = Math.min(Math.max(this.column + (step[0] ?? 0), 0), shown.columns - 1);
+      const slot = Math.min(Math.max(this.slot(this.column) + (step[0] ?? 0), 0), this.slots.length - 1);
+      this.column = this.slots[slot]?.column ?? 0;
       this.bucket = Math.min(Math.max(this.bucket + (step[1] ?? 0), 0), shown.buckets - 1);
       this.draw();
       return true;

@@ -1,10 +1,13 @@
-/** One message's bytes, sixteen a line, fetched as they come into sight. */
+/** One message's bytes, sixteen a line (eight where the screen is narrow), fetched as they come into sight. */
 
 import { octets } from "./api.js";
+import { narrow } from "./columns.js";
 import { Rows } from "./rows.js";
 
 const HEIGHT = 20;
-const LINE = 16;
+const LINE = 16, SHORT = 8;
+/** Bytes of a line, and of one where the screen is narrow: lines are never cut. */
+
 const PIECE = 64 << 10;
 
 export class Hex {
@@ -23,6 +26,8 @@ export class Hex {
     this.start = 0;
     this.end = 0;
     this.cursor = -1;
+    this.line = narrow() ? SHORT : LINE;
+    addEventListener("resize", () => this.sized());
     /** @type {Map<number, Uint8Array>} */
     this.pieces = new Map();
     /** @type {Set<number>} */
@@ -30,7 +35,7 @@ export class Hex {
     this.rows = new Rows(box, {
       height: HEIGHT, role: "row",
       draw: (element, index) => this.draw(element, index),
-      ready: (first, last) => this.ready(first * LINE, last * LINE),
+      ready: (first, last) => this.ready(first * this.line, last * this.line),
     });
     box.addEventListener("click", (event) => {
       const cell = event.target instanceof Element ? event.target.closest("[data-at]") : null;
@@ -54,7 +59,17 @@ export class Hex {
     this.key = key;
     this.side = side;
     this.total = total;
-    this.rows.resize(Math.ceil(total / LINE));
+    this.rows.resize(Math.ceil(total / this.line));
+  }
+
+  /** The screen is narrow now, or not any more. */
+  sized() {
+    const line = narrow() ? SHORT : LINE;
+    if (line === this.line) return;
+    this.line = line;
+    for (const element of this.rows.pool.splice(0)) element.remove();
+    this.rows.resize(Math.ceil(this.total / line));
+    this.mark(this.start, this.end);
   }
 
   /**
@@ -65,7 +80,7 @@ export class Hex {
   mark(start, end) {
     this.start = start;
     this.end = end;
-    const line = Math.floor(start / LINE), last = Math.floor(Math.max(start, end - 1) / LINE);
+    const line = Math.floor(start / this.line), last = Math.floor(Math.max(start, end - 1) / this.line);
     if (last - line < this.rows.fitting) this.rows.reveal(last);
     this.rows.reveal(line);
     this.rows.refresh(true);
@@ -106,18 +121,18 @@ export class Hex {
    */
   draw(element, index) {
     if (!element.children.length) {
-      for (let at = 0; at < 1 + 2 * LINE; at++) element.append(document.createElement("span"));
+      for (let at = 0; at < 1 + 2 * this.line; at++) element.append(document.createElement("span"));
       element.children[0]?.classList.add("at");
     }
-    const first = index * LINE;
+    const first = index * this.line;
     const cells = /** @type {HTMLElement[]} */ ([...element.children]);
     const place = cells[0];
     if (place) place.textContent = first.toString(16).padStart(8, "0");
-    for (let at = 0; at < LINE; at++) {
+    for (let at = 0; at < this.line; at++) {
       const offset = first + at;
       const byte = offset < this.total ? this.pieces.get(Math.floor(offset / PIECE))?.[offset % PIECE] : undefined;
       const on = (offset >= this.start && offset < this.end ? " on" : "") + (offset === this.cursor ? " cursor" : "");
-      const [hex, char] = [cells[1 + at], cells[1 + LINE + at]];
+      const [hex, char] = [cells[1 + at], cells[1 + this.line + at]];
       if (!hex || !char) continue;
       hex.className = `hex${on}`;
       char.className = `char${on}`;
@@ -137,7 +152,7 @@ export class Hex {
   choose(offset) {
     if (offset < 0 || offset >= this.total) return;
     this.cursor = offset;
-    this.rows.reveal(Math.floor(offset / LINE));
+    this.rows.reveal(Math.floor(offset / this.line));
     this.rows.refresh(true);
     this.to.chosen(offset);
   }
@@ -148,8 +163,8 @@ export class Hex {
    */
   pressed(event) {
     const now = this.cursor < 0 ? this.start : this.cursor;
-    const page = LINE * this.rows.fitting;
-    const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: LINE, ArrowUp: -LINE, j: LINE, k: -LINE, PageDown: page, PageUp: -page, Home: -now, End: this.total - 1 - now }[event.key];
+    const page = this.line * this.rows.fitting;
+    const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: this.line, ArrowUp: -this.line, j: this.line, k: -this.line, PageDown: page, PageUp: -page, Home: -now, End: this.total - 1 - now }[event.key];
     if (step === undefined || !this.total) return false;
     this.choose(Math.min(Math.max(now + step, 0), this.total - 1));
     return true;

@@ -7,10 +7,10 @@ import { ask } from "./api.js";
 import { strength } from "./heat.js";
 import { Picture } from "./picture.js";
 import { moved } from "./rows.js";
-import { counted, duration, printable, since } from "./text.js";
+import { counted, duration, instant, printable, told } from "./text.js";
 
-const TOP = 34;
-const LEFT = 96;
+const TOP = 48;
+const LEFT = 118;
 const FOLD_US = 50_000;
 /** A pause that is told as such. */
 
@@ -80,6 +80,7 @@ export class Ladder extends Picture {
       this.move(this.scroll + event.deltaY * (event.deltaMode ? 40 : 1));
     }, { passive: false });
     canvas.addEventListener("click", (event) => this.clicked(event));
+    canvas.addEventListener("pointermove", (event) => this.pointed(event));
   }
 
   /**
@@ -164,7 +165,7 @@ export class Ladder extends Picture {
         above = y(first);
         context.fillStyle = colour("--quiet");
         context.textAlign = "right";
-        context.fillText(since(first, this.begin), LEFT - 6, y(first));
+        context.fillText(instant(first, this.begin), LEFT - 6, y(first));
         context.fillStyle = colour(error ? "--bad" : "--ink");
         context.textAlign = right > left ? "left" : "right";
         context.fillText(api + (error ? ` (${error})` : "") + (answered === null ? " …" : ""), left + (right > left ? 6 : -6), y(first) - 6);
@@ -175,7 +176,7 @@ export class Ladder extends Picture {
     this.told.textContent = row
       ? `${row[4]} from ${printable(steps.actors[row[0]] ?? "")} to ${printable(steps.actors[row[1]] ?? "")}, ` +
         (row[2] !== null && row[3] !== null ? `answered after ${duration(row[3] - row[2])}` : "not answered") + (row[5] ? `, error ${row[5]}` : "")
-      : `${counted(steps.arrows.length)} of ${counted(steps.total)} exchanges from number ${counted(steps.start + 1)} on; arrows: requests, dashed: responses` + (steps.total > ARROWS ? "; Backspace: all of them as bands" : "");
+      : `${counted(steps.arrows.length)} of ${counted(steps.total)} exchanges${steps.start ? `, from no. ${counted(steps.start + 1)} on` : ""}; arrows: requests, dashed: responses` + (steps.total > ARROWS ? "; Backspace: all of them as bands" : "");
   }
 
   /**
@@ -189,7 +190,17 @@ export class Ladder extends Picture {
     context.fillStyle = colour("--ink");
     context.textAlign = "center";
     const room = Math.max(2, Math.floor((width - LEFT) / actors.length / 7));
-    actors.forEach((name, index) => context.fillText(shortened(named(name, room), room), this.x(index), 13));
+    actors.forEach((name, index) => named(name).forEach((text, at, lines) => context.fillText(shortened(text, room), this.x(index), lines.length > 1 ? 12 + 15 * at : 19)));
+  }
+
+  /**
+   * Whose line a pointer is at, in full, where it is among the heads.
+   * @param {PointerEvent} event
+   */
+  pointed(event) {
+    const place = this.canvas.getBoundingClientRect(), actors = (this.bands ?? this.steps)?.actors ?? [];
+    const at = Math.floor(((event.clientX - place.left - LEFT) / (place.width - LEFT)) * actors.length);
+    this.canvas.title = event.clientY - place.top < TOP - 8 ? printable(actors[at] ?? "") : "";
   }
 
   /**
@@ -217,7 +228,7 @@ export class Ladder extends Picture {
     context.textAlign = "right";
     for (let tick = 0; tick <= 8; tick++) {
       const row = Math.floor((bands.rows * tick) / 8);
-      context.fillText(`${since(bands.first + row * bands.step, this.begin)} s`, LEFT - 6, Math.min(TOP + row * tall + 6, height - 6));
+      context.fillText(told(bands.first + row * bands.step, this.begin), LEFT - 6, Math.min(TOP + row * tall + 6, height - 6));
     }
     if (this.index >= 0) {
       context.strokeStyle = colour("--mark");
@@ -227,7 +238,7 @@ export class Ladder extends Picture {
     const mine = bands.cells.filter(([, , row]) => row === this.index), from = bands.first + this.index * bands.step;
     const [exchanges, errors] = [3, 4].map((at) => mine.reduce((sum, cell) => sum + (cell[at] ?? 0), 0));
     this.told.textContent = this.index >= 0
-      ? `${since(from, this.begin)} to ${since(from + bands.step, this.begin)} s: ${counted(exchanges ?? 0)} exchanges, ${counted(errors ?? 0)} with errors; Enter: their arrows`
+      ? `${instant(from, this.begin)} to ${told(from + bands.step, this.begin)}: ${counted(exchanges ?? 0)} exchanges, ${counted(errors ?? 0)} with errors; Enter: their arrows`
       : `${counted(bands.total)} exchanges as bands, ${duration(bands.step)} each: darker means more, hatched: errors; arrows and Enter, or a click: show its exchanges`;
   }
 
@@ -345,14 +356,13 @@ export function middle(index, count, width) {
 }
 
 /**
- * What stands above a line: a client by its address and id, or, where there is little room, by what tells it best.
+ * What stands above a line: of a client its id, and its address below that.
  * @param {string} actor
- * @param {number} room characters
+ * @returns {string[]} lines
  */
-function named(actor, room) {
+export function named(actor) {
   const name = printable(actor.replace(/^client /, "")), at = name.indexOf(" ");
-  if (name.length <= room || at < 0) return name;
-  return actor.startsWith("client ") ? name.slice(at + 1) : name.replace("broker ", "b");
+  return actor.startsWith("client ") && at > 0 ? [name.slice(at + 1), name.slice(0, at)] : [name];
 }
 
 /**

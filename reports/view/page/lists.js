@@ -2,7 +2,7 @@
 
 import { ask, givenUp } from "./api.js";
 import { Rows, heading, menuKey, moved, say } from "./rows.js";
-import { counted, duration, moment, printable, since, size } from "./text.js";
+import { counted, duration, instant, printable, size } from "./text.js";
 
 const BLOCK = 100;
 const HEIGHT = 22;
@@ -29,7 +29,7 @@ const NOTHING = { name: "", sort: "", filter: "", only: "" };
  */
 
 /** Widths of columns, in characters, where what is in them does not say. */
-const WIDTHS = /** @type {Record<string, number>} */ ({ time: 28, since: 14, duration: 10, size: 10 });
+const WIDTHS = /** @type {Record<string, number>} */ ({ duration: 10, size: 10 });
 const WIDEST = 44;
 
 /** What rows of a list are, where its name does not say. */
@@ -44,8 +44,7 @@ const ROWS = /** @type {Record<string, string>} */ ({ groups: "events of groups"
  */
 export function shown(column, value, start = 0) {
   if (value === null || value === undefined) return "";
-  if (column.kind === "time") return moment(value);
-  if (column.kind === "since") return since(value, start);
+  if (column.kind === "time") return instant(value, start);
   if (column.kind === "duration") return duration(value);
   if (column.kind === "size") return size(value);
   return printable(String(value));
@@ -63,11 +62,12 @@ function headed({ name, title }) {
  * The width of a column.
  * @param {About} column
  * @param {any[]} values of its first rows
+ * @param {number} start when the capture began
  */
-function width(column, values) {
+function width(column, values, start) {
   const least = headed(column).length + 2, fixed = WIDTHS[column.kind];
   if (fixed) return `${Math.max(fixed, least)}ch`;
-  const needed = Math.min(WIDEST, values.reduce((most, value) => Math.max(most, String(value ?? "").length + 1), least));
+  const needed = Math.min(WIDEST, values.reduce((most, value) => Math.max(most, shown(column, value, start).length + 1), least));
   return column.wide ? `minmax(${needed}ch, 1fr)` : `${needed}ch`;
 }
 
@@ -101,6 +101,7 @@ export class Lists {
         this.choose(index);
         this.menu(event.target, event.clientX, event.clientY);
       },
+      chosen: () => this.index,
     });
     box.addEventListener("click", (event) => this.choose(this.rows.at(event)));
     box.addEventListener("dblclick", (event) => this.take(this.rows.at(event)));
@@ -128,8 +129,7 @@ export class Lists {
       this.coming = new Set();
       const before = this.about.map((one) => one.name).join();
       this.about = found.about.filter((/** @type {About} */ one) => !one.quiet); // those that say nothing in any row
-      const widths = this.about.map((one) => width(one, found.columns[one.name]));
-      for (const element of [this.box, this.head]) element.style.setProperty("--columns", widths.join(" "));
+      this.fit();
       if (before !== this.about.map((one) => one.name).join()) for (const element of this.rows.pool.splice(0)) element.remove();
       this.headings();
       if (!stays) {
@@ -144,6 +144,19 @@ export class Lists {
       this.wanted = this.asked;
       this.to.failed(failure);
     }
+  }
+
+  /** Columns are as wide as what is in their first rows. */
+  fit() {
+    const first = this.blocks.get(0)?.columns ?? {};
+    const widths = this.about.map((one) => width(one, first[one.name] ?? [], this.to.began()));
+    for (const element of [this.box, this.head]) element.style.setProperty("--columns", widths.join(" "));
+  }
+
+  /** Moments are written otherwise. */
+  told() {
+    this.fit();
+    this.rows.refresh(true);
   }
 
   /** Nobody looks any more. */

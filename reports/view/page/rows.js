@@ -13,6 +13,7 @@ const NOTCH = 40;
  * @property {number} height pixels of a row
  * @property {(element: HTMLElement, index: number) => void} draw fills an element with a row
  * @property {string} role of a row's element
+ * @property {() => number} [chosen] the row that stays in sight where the list gets another height; negative: none
  * @property {(index: number, event: MouseEvent) => void} [menu] the right button on a row
  * @property {(first: number, last: number) => boolean} [ready] may these rows be drawn now? Where not, the last picture
  *   stays until `refresh` is called
@@ -33,6 +34,8 @@ export class Rows {
     this.pool = [];
     this.frame = 0;
     this.held = false;
+    /** Rows that fitted, before the list got another height. */
+    this.fitted = 0;
     this.area = document.createElement("div");
     this.area.className = "rows";
     this.area.setAttribute("role", "presentation");
@@ -55,7 +58,15 @@ export class Rows {
       event.preventDefault();
       options.menu(index, event);
     });
-    new ResizeObserver(() => this.refresh(true)).observe(box);
+    new ResizeObserver(() => this.sized()).observe(box);
+  }
+
+  /** The list has another height. */
+  sized() {
+    const chosen = this.options.chosen?.() ?? -1, seen = chosen >= this.position - 1 && chosen < this.position + this.fitted;
+    this.fitted = this.fitting;
+    if (chosen >= 0 && seen) this.reveal(chosen);
+    this.refresh(true);
   }
 
   /** Rows that fit. */
@@ -89,6 +100,7 @@ export class Rows {
    */
   reveal(index, middle = false) {
     const fitting = this.area.clientHeight / this.options.height;
+    if (!fitting) return this.move(index); // not shown now: it is the first row when it is
     if (index >= this.position && index + 1 <= this.position + fitting) return this.refresh();
     if (middle) this.move(index - fitting / 2);
     else this.move(index < this.position ? index : index + 1 - fitting);

@@ -142,9 +142,24 @@ export class Tabs {
     this.focus();
   }
 
+  get shown() {
+    return element(this.picture ? this.state.list : this.state.list ? "other" : "list");
+  }
+
   /** To what is shown. */
   focus() {
-    element(this.picture ? this.state.list : this.state.list ? "other" : "list").focus();
+    this.shown.focus();
+  }
+
+  /** Has what is shown the focus? */
+  get focused() {
+    return document.activeElement === this.shown;
+  }
+
+  /** Moments are written otherwise. */
+  told() {
+    if (this.picture) this.redraw();
+    else this.tables.told();
   }
 
   /** @param {number} step */
@@ -168,7 +183,7 @@ export class Tabs {
   pressed(at, event) {
     const pane = [this.ladder, this.timeline].find((one) => one.canvas === at) ?? (this.tables.box === at ? this.tables : null);
     if (pane) return pane.pressed(event);
-    if (at?.getAttribute("role") !== "tab" || (event.key !== "ArrowLeft" && event.key !== "ArrowRight")) return false;
+    if (at?.parentElement !== element("tabs") || (event.key !== "ArrowLeft" && event.key !== "ArrowRight")) return false;
     this.next(event.key === "ArrowRight" ? 1 : -1);
     return true;
   }

@@ -82,6 +82,31 @@ export function since(micros, start) {
   return `${sign}${whole}.${String(Math.abs(left) - whole * 1e6).padStart(6, "0")}`;
 }
 
+/** How moments are written everywhere on the page: since the capture began, or in UTC. */
+export const clock = { utc: false };
+
+/**
+ * A moment, as the page's clock has it.
+ * @param {number} micros since 1970
+ * @param {number} start of the capture
+ * @returns {string} `1.205338`, or `12:04:36.205338`; with the date where the capture began on another day
+ */
+export function instant(micros, start) {
+  if (!clock.utc) return since(micros, start);
+  const text = moment(micros);
+  return text.slice(0, 10) === moment(start).slice(0, 10) ? text.slice(11, 26) : `${text.slice(0, 10)} ${text.slice(11, 26)}`;
+}
+
+/**
+ * The same where it stands alone, with its unit.
+ * @param {number} micros
+ * @param {number} start
+ * @returns {string}
+ */
+export function told(micros, start) {
+  return `${instant(micros, start)} ${clock.utc ? "UTC" : "s"}`;
+}
+
 /**
  * @param {number} count
  * @returns {string} `1,234`

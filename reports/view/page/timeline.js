@@ -2,7 +2,7 @@
 
 import { ask } from "./api.js";
 import { Picture } from "./picture.js";
-import { counted, duration, keyOf, printable, since } from "./text.js";
+import { counted, duration, keyOf, printable, told } from "./text.js";
 
 const WIDEST = 250;
 /** Pixels for names, at most. */
@@ -13,7 +13,7 @@ const LETTER = 6.7;
 /** Pixels of a letter. */
 
 /**
- * @typedef {{name: string, filter: string, exchanges: number, column: number[], lasting: number[], error: boolean[],
+ * @typedef {{name: string, filter: string, exchanges: number, column: number[], lasting: number[], error: boolean[], held: boolean[],
  *   link: number[], exchange: number[], reply: number[]}} Track
  * @typedef {{kind: string, name: string, began: number, ended: number | null, text: string, stopped: number}} Band
  * @typedef {{first: number, step: number, columns: number, links: string[][], tracks: Track[], others: number, bands: Band[], by?: string}} Drawn
@@ -49,6 +49,18 @@ export function following(bands) {
     begins.set(band.name, band.began);
   }
   return found;
+}
+
+/**
+ * A name in so many letters. The end of a connection's stays: its broker's port tells it.
+ * @param {string} name
+ * @param {number} most
+ * @returns {string}
+ */
+export function shortened(name, most) {
+  if (name.length <= most) return name;
+  const end = /:\d+(#\d+)?$/.exec(name)?.[0] ?? "";
+  return end.length + 2 > most ? `${name.slice(0, most - 1)}…` : `${name.slice(0, most - 1 - end.length)}…${end}`;
 }
 
 export class Timeline extends Picture {
@@ -164,7 +176,10 @@ export class Timeline extends Picture {
         context.fillStyle = colour(bad ? "--bad" : "--broker");
         const above = bad ? 2 : 4;
         track.error.forEach((error, at) => {
-          if (error === bad) context.fillRect(left(at), row + above, Math.min(wide(at), clientWidth - 8 - left(at)), TALL - 2 * above);
+          if (error !== bad) return;
+          const from = left(at), until = from + Math.min(wide(at), clientWidth - 8 - from);
+          if (!track.held[at]) return context.fillRect(from, row + above, until - from, TALL - 2 * above);
+          for (let x = from; x < until; x += 5) context.fillRect(x, row + above, Math.min(2, until - x), TALL - 2 * above); // held on purpose
         });
       }
       if (index === this.track && this.place >= 0) {
@@ -177,7 +192,7 @@ export class Timeline extends Picture {
     const ticks = Math.max(1, Math.min(5, Math.floor(room / 160))); // the last one ends where the others begin
     for (let tick = 0; tick <= ticks; tick++) {
       context.textAlign = tick === ticks ? "right" : "left";
-      context.fillText(`${since(Math.round(drawn.first + (span * tick) / ticks), this.begin)} s`, this.left + (room * tick) / ticks, 10);
+      context.fillText(told(Math.round(drawn.first + (span * tick) / ticks), this.begin), this.left + (room * tick) / ticks, 10);
     }
     this.say();
   }
@@ -198,7 +213,7 @@ export class Timeline extends Picture {
     context.fillStyle = colour("--ink");
     context.textAlign = "left";
     const shown = printable(text), most = Math.max(4, Math.floor((this.left - 16) / LETTER) - more.length);
-    context.fillText((shown.length > most ? `${shown.slice(0, most - 1)}…` : shown) + more, 6, y + TALL / 2);
+    context.fillText(shortened(shown, most) + more, 6, y + TALL / 2);
   }
 
   say() {
@@ -206,8 +221,8 @@ export class Timeline extends Picture {
     if (!drawn || !track) return;
     const at = this.place;
     this.told.textContent = at >= 0
-      ? `${printable(track.name)}: ${since(drawn.first + (track.column[at] ?? 0) * drawn.step, this.begin)} s, longest ${duration(track.lasting[at] ?? 0)}${track.error[at] ? ", with an error" : ""}`
-      : `${counted(drawn.tracks.length)} tracks by ${drawn.by}${drawn.others ? `, ${counted(drawn.others)} with fewer exchanges are left out` : ""}; hatched: rebalances. ↑ ↓ ← → Enter, w s a d: zoom in, zoom out, earlier, later; y: tracks by something else`;
+      ? `${printable(track.name)}: ${told(drawn.first + (track.column[at] ?? 0) * drawn.step, this.begin)}, longest ${duration(track.lasting[at] ?? 0)}${track.held[at] ? ", held on purpose" : ""}${track.error[at] ? ", with an error" : ""}`
+      : `${counted(drawn.tracks.length)} tracks by ${drawn.by}${drawn.others ? `, ${counted(drawn.others)} with fewer exchanges are left out` : ""}; hatched: rebalances, and what was held on purpose. ↑ ↓ ← → Enter, w s a d: zoom in, zoom out, earlier, later; y: tracks by something else`;
   }
 
   /** @param {MouseEvent} event */

@@ -2,7 +2,7 @@
 
 import { Refused, ask, givenUp, within } from "./api.js";
 import { chooser } from "./chooser.js";
-import { FIRST, NARROW, known, narrow as tight, parts } from "./columns.js";
+import { first, known, narrow as tight, parts } from "./columns.js";
 import { Counts } from "./counts.js";
 import { Detail } from "./detail.js";
 import { Exchanges } from "./exchanges.js";
@@ -15,7 +15,7 @@ import { Heat } from "./heat.js";
 import { listen } from "./keys.js";
 import { Menu } from "./menu.js";
 import { Notes } from "./notes.js";
-import { command, counted, joined, printable, quoted } from "./text.js";
+import { clock, command, counted, joined, printable, quoted } from "./text.js";
 import { Tabs } from "./tabs.js";
 
 /** @import { Column, Row } from "./columns.js" */
@@ -36,9 +36,10 @@ import { Tabs } from "./tabs.js";
  * @property {string} beside what is shown beside the list: `counts`, `findings`, nothing
  * @property {string} partition nothing but exchanges about it, as TOPIC-NUMBER
  * @property {string} only `differing`: pairs that differ
+ * @property {string} clock `utc`: times in UTC, else since the capture began
  * @property {string} against `twin`: both sides of what is there twice are shown, else request and response
  */
-const NAMES = /** @type {const} */ (["filter", "sort", "key", "side", "path", "columns", "list", "tracks", "above", "beside", "partition", "only", "against"]);
+const NAMES = /** @type {const} */ (["filter", "sort", "key", "side", "path", "columns", "list", "tracks", "above", "beside", "partition", "only", "clock", "against"]);
 
 /** @returns {State} */
 function addressed() {
@@ -71,6 +72,7 @@ let coming = null;
 function become(change, step = false) {
   Object.assign(state, change);
   if (within.partition !== state.partition) scoped();
+  element("main").classList.toggle("closed", !state.key);
   const words = new URLSearchParams();
   for (const name of NAMES) if (state[name] && !(name === "side" && state.side === "request")) words.set(name, state[name]);
   const address = `/${words.size ? `?${words}` : ""}`;
@@ -320,6 +322,9 @@ const counts = new Counts(element("counts"), { chosen: (name, word) => narrow(`$
 
 const heat = new Heat(element("cells", HTMLCanvasElement), element("cell"), { chosen: (term) => narrow(term), failed: complain });
 
+/** Pixels of what stands beside the list. */
+const PANEL = 350;
+
 /** @type {Findings} */
 let findings;
 
@@ -332,6 +337,7 @@ function panels(again = false) {
     element(name).hidden = state.beside !== name;
     element(button).setAttribute("aria-pressed", String(state.beside === name));
   }
+  resized();
   const above = heated();
   element("heat").hidden = !above;
   element("heating").setAttribute("aria-pressed", String(above));
@@ -448,15 +454,57 @@ function pick(ids) {
   draw();
 }
 
+/** The columns that the list has now: those that were chosen, else those that fit. */
+function fitting() {
+  const room = element("body").clientWidth - (state.beside && !tight() ? PANEL : 0);
+  const [chosen, fit] = [state.columns.split(","), first(info.columns, room)].map((ids) => ids.flatMap((id) => columns.get(id) ?? []));
+  return chosen?.length ? chosen : fit ?? [];
+}
+
 function draw() {
-  const wanted = state.columns ? state.columns.split(",") : tight() ? NARROW : FIRST;
-  const found = wanted.flatMap((id) => columns.get(id) ?? []);
-  list.shown(found.length ? found : FIRST.flatMap((id) => columns.get(id) ?? []), info.first_time ?? 0);
+  list.shown(fitting(), info.first_time ?? 0);
+}
+
+/** There is more room, or less of it. */
+function resized() {
+  if (info && fitting().map((one) => one.id).join() !== list.columns.map((one) => one.id).join()) draw();
+}
+
+/** Times in UTC, or since the capture began. */
+function ticking() {
+  clock.utc = state.clock === "utc";
+  element("clock").setAttribute("aria-pressed", String(clock.utc));
+}
+
+function otherClock() {
+  become({ clock: clock.utc ? "" : "utc" });
+  ticking();
+  draw();
+  tabs.told();
+  heat.draw();
+}
+
+/** No exchange is looked at any more. */
+function shut() {
+  choosing++;
+  become({ key: "", path: "" }, true);
+  list.forget();
+  tabs.focus();
+}
+
+/**
+ * A dialog, from its top on.
+ * @param {string} id
+ */
+function dialog(id) {
+  const box = element(id, HTMLDialogElement);
+  box.showModal();
+  box.scrollTop = 0;
 }
 
 function choose() {
   chooser(element("choices"), info.columns, columns, list.columns, pick);
-  element("choose", HTMLDialogElement).showModal();
+  dialog("choose");
 }
 
 /** @param {string} step */
@@ -514,11 +562,11 @@ listen(
     { keys: [], shown: "← →", about: "list: select a value; tree: close and open; bytes: move", does: null },
     { keys: [], shown: "v, Shift+F10", about: "menu for the value: filter, exclude, add as column, copy", does: null },
     { keys: [], shown: "Enter", about: "list: to the fields; tree: open and close", does: null },
-    { keys: ["Escape"], shown: "Esc", about: "back to the list of exchanges", does: () => (state.list ? tabs.turn("") : element("list").focus()) },
+    { keys: ["Escape"], shown: "Esc", about: "back to the list; there: close the details; from another list: to the exchanges", does: () => (!tabs.focused ? tabs.focus() : state.key && !state.list ? shut() : tabs.turn("")) },
     { keys: ["."], shown: ".", about: "next exchange of this connection, filtered or not", does: () => beside("on") },
     { keys: [","], shown: ",", about: "the previous one", does: () => beside("back") },
     { keys: ["r"], shown: "r", about: "request or response", does: () => detail.other() },
-    { keys: ["b"], shown: "b", about: "to the bytes", does: () => element("bytes").focus() },
+    { keys: ["b"], shown: "b", about: "to the bytes", does: () => detail.enter("bytes") },
     { keys: ["g"], shown: "g", about: "go to a packet by its number", does: () => element("go", HTMLDialogElement).showModal() },
     { keys: ["f"], shown: "f", about: "counts of the chosen exchanges: quantiles, APIs, errors, topics", does: () => toggle("counts") },
     { keys: ["h"], shown: "h", about: "latency over time; arrows move in it, Shift marks a span, Enter filters to it", does: heating },
@@ -529,6 +577,7 @@ listen(
     { keys: ["O"], shown: "", about: "", does: () => tabs.next(-1) },
     { keys: ["l"], shown: "l", about: "ladder: requests and responses; w and s: earlier and later exchanges; Backspace: all of them as bands", does: () => tabs.turn("ladder") },
     { keys: ["t"], shown: "t", about: "timeline: connections, groups, transactions; w s a d: zoom in, zoom out, earlier, later", does: () => tabs.turn("timeline") },
+    { keys: ["u"], shown: "u", about: "times in UTC, or since the capture began", does: otherClock },
     { keys: ["y"], shown: "y", about: "timeline by connection, client, group or member", does: () => tabs.otherTracks() },
     { keys: ["="], shown: "=", about: "both exchanges of a pair, captured and replayed or at two capture points; and back", does: () => detail.beside() },
     { keys: ["d"], shown: "d", about: "the pairs that differ, or all pairs", does: () => tabs.differing() },
@@ -540,7 +589,7 @@ listen(
     { keys: ["["], shown: "", about: "", does: () => marked(-1) },
     { keys: ["c"], shown: "c", about: "copy the command line that shows the same", does: copyCommand },
     { keys: ["\\"], shown: "\\", about: "the pane with the focus as large as the page, and back", does: maximise },
-    { keys: ["?"], shown: "?", about: "these keys", does: () => element("keys", HTMLDialogElement).showModal() },
+    { keys: ["?"], shown: "?", about: "these keys", does: () => dialog("keys") },
   ],
   element("keys", HTMLDialogElement), pane,
 );
@@ -551,6 +600,8 @@ async function follow() {
   coming = null;
   Object.assign(state, addressed());
   scoped();
+  ticking();
+  become({});
   tabs.draw();
   list.key = state.key;
   draw();
@@ -571,10 +622,16 @@ async function grown() {
   noted();
 }
 
-/** What there is to know of the captures: that one was not read to its end, say. */
+/** @type {Set<string>} */
+const dismissed = new Set();
+
+/** What there is to know of the captures: that one was not read to its end, say. One after the other, until dismissed. */
 function noted() {
-  const [first, ...more] = info.notes;
-  if (first && !info.growing && !status.textContent) tell(`note: ${first}${more.length ? ` (and ${counted(more.length)} more notes)` : ""}`);
+  const left = info.growing ? [] : info.notes.filter((/** @type {string} */ one) => !dismissed.has(one));
+  const box = element("noted"), text = box.querySelector("span");
+  box.hidden = !left.length;
+  if (text && left.length) text.textContent = printable(`note: ${left[0]}${left.length > 1 ? ` (and ${counted(left.length - 1)} more)` : ""}`);
+  box.dataset.note = left[0] ?? "";
 }
 
 /** How the sides of what is there twice compare, as soon as it is known. */
@@ -609,12 +666,20 @@ async function begin() {
   if (info.pairs?.replay && !location.search) Object.assign(state, { list: "pairs", against: "twin", side: "response", above: "none" });
   element("cancel").addEventListener("click", () => list.cancel());
   element("columns").addEventListener("click", choose);
+  element("clock").addEventListener("click", otherClock);
+  element("close").addEventListener("click", shut);
+  element("noted").addEventListener("click", (event) => {
+    if (!(event.target instanceof HTMLButtonElement)) return;
+    dismissed.add(element("noted").dataset.note ?? "");
+    noted();
+  });
+  addEventListener("resize", resized);
   findings = new Findings(element("findings"), () => info.growing ? "Findings follow when the analysis is complete." : info.meaning ? "No findings." : "The dataset was made without analysis.", (key) => void find(key, { step: true }));
   element("heating").addEventListener("click", heating);
   element("counting").addEventListener("click", () => toggle("counts"));
   element("finding").addEventListener("click", () => toggle("findings"));
   element("command").addEventListener("click", copyCommand);
-  element("help").addEventListener("click", () => element("keys", HTMLDialogElement).showModal());
+  element("help").addEventListener("click", () => dialog("keys"));
   element("exporting").addEventListener("click", exporting);
   element("colouring").addEventListener("click", colours);
   element("note").addEventListener("submit", () => void notes.mark(state.key, element("note-text", HTMLTextAreaElement).value).catch(complain));
@@ -626,6 +691,7 @@ async function begin() {
   noted();
   if (info.pairs) void judged().catch(complain);
   if (document.activeElement === document.body) tabs.focus();
+  if (document.activeElement === document.body && state.beside) element(state.beside).focus(); // it has the place of the list
   if (info.growing) growing(element("progress"), { grown, done: () => void (state.key && detail.messages()), failed: complain });
 }
 

@@ -13,16 +13,16 @@ import pytest
 
 from kwire.analyzer.analysis import group_events as g
 from kwire.analyzer.analysis.event_log import EventLog
-from kwire.analyzer.analysis.group_events import Event
+from kwire.analyzer.analysis.group_events import GroupEvent
 from tests.analyzer.analysis.joining import log_bytes
 
 KINDS = (g.JOIN, g.SYNC, g.HEARTBEAT_FAILED, g.LEAVE, g.COMMIT_FAILED, g.COORDINATOR_FOUND, g.UPDATE)
 FREQUENT = (g.HEARTBEAT_FAILED, g.COMMIT_FAILED, g.COORDINATOR_FOUND)
 
 
-def make_event(place: tuple[int, int], kind: str, group: str, order: int = 0, **values: Any) -> Event:
+def make_event(place: tuple[int, int], kind: str, group: str, order: int = 0, **values: Any) -> GroupEvent:
     values = {"member": "member-1", "client": "app", "exchange": 1, "reply": None, **values}
-    return Event(
+    return GroupEvent(
         place,
         order,
         kind,
@@ -51,24 +51,24 @@ FULL = make_event(
 EMPTY = make_event((8, 1), g.COORDINATOR_FOUND, "", member=None, client=None, exchange=None)
 
 
-def log_of(events: list[Event]) -> EventLog:
+def log_of(events: list[GroupEvent]) -> EventLog:
     log = EventLog()
     for event in events:
         log.append(event)
     return log
 
 
-def by_group(log: EventLog) -> dict[str, list[Event]]:
+def by_group(log: EventLog) -> dict[str, list[GroupEvent]]:
     return {group: events for group, _, events in log.by_group()}
 
 
 @pytest.mark.parametrize("original", [FULL, EMPTY], ids=["all is said", "nothing is said"])
-def test_an_event_is_again_what_it_was(original: Event) -> None:
+def test_an_event_is_again_what_it_was(original: GroupEvent) -> None:
     assert by_group(log_of([original])) == {original.group: [original]}
     assert by_group(pickle.loads(pickle.dumps(log_of([original])))) == {original.group: [original]}
 
 
-def some(count: int, seed: int) -> list[Event]:
+def some(count: int, seed: int) -> list[GroupEvent]:
     """In no order, some in the same place; each is told apart by its connection's exchange."""
     drawn = random.Random(seed)
     return [
@@ -83,12 +83,12 @@ def some(count: int, seed: int) -> list[Event]:
     ]
 
 
-def order(event: Event) -> tuple[Any, ...]:
+def order(event: GroupEvent) -> tuple[Any, ...]:
     return event.place, event.order, event.kind
 
 
-def slow_by_group(events: list[Event]) -> dict[str, list[Event]]:
-    grouped: dict[str, list[Event]] = defaultdict(list)
+def slow_by_group(events: list[GroupEvent]) -> dict[str, list[GroupEvent]]:
+    grouped: dict[str, list[GroupEvent]] = defaultdict(list)
     for event in sorted(events, key=order):
         grouped[event.group].append(event)
     return dict(grouped)
@@ -112,7 +112,7 @@ def test_those_of_another_come_after() -> None:
     assert by_group(log)[FULL.group] == [FULL]
 
 
-def slow_latest(events: list[Event], most: int, most_of_all: int) -> list[Event]:
+def slow_latest(events: list[GroupEvent], most: int, most_of_all: int) -> list[GroupEvent]:
     """As sentences say it: from the last on, of each group so many, then groups as long as there is room."""
     count: dict[tuple[str, bool], int] = defaultdict(int)
     latest = []

@@ -83,6 +83,6 @@ def test_its_report_says_that_it_was_not_analysed() -> None:
     with engine.opened([DATASET]) as embedded:
         report = make(embedded, ("kept",), None, "1")
     (statement,) = [statement for statement in report.statements if statement.subject == "Findings"]
-    assert statement.verdict == "look"
+    assert statement.verdict == "warning"
     assert statement.text.startswith("Not analysed: what the traffic of capture.pcap means")
     assert "Not analysed" in rendering.as_html(report)

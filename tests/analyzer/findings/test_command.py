@@ -106,6 +106,17 @@ def test_exit_codes_follow_fail_on_after_only_and_ignore(dataset: str, capsys: p
     assert run(capsys, dataset, "--fail-on", "note", "--only", "capture-snaplen")[0:2] == (0, "nothing found\n")
 
 
+def test_without_trouble_it_ends_with_what_happened(dataset: str, capsys: pytest.CaptureFixture[str]) -> None:
+    heading = "what happened (kwire story tells more):"
+    _, out, _ = run(capsys, str(SAMPLES / "txn-librdkafka-4.3"))
+    assert "1 note\n" in out
+    story = out.partition(heading)[2].splitlines()[1:]
+    assert len(story) == 3
+    assert any("took the transactional id lab-tx-1" in line for line in story)
+    assert heading not in run(capsys, dataset)[1]  # it has errors
+    assert heading not in run(capsys, str(SAMPLES / "txn-librdkafka-4.3"), "--only", "request-unanswered")[1]
+
+
 def test_findings_of_one_client_are_ignored_by_its_name(dataset: str, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [json.loads(line) for line in run(capsys, dataset, "--json")[1].splitlines()]
     named = next(row for row in rows if row["who"].get("client_id"))

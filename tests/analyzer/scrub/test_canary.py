@@ -21,7 +21,7 @@ from kwire.analyzer.protocol.encoding import encode_data, encode_request, encode
 from kwire.analyzer.protocol.schema import REQUEST, Field
 from kwire.analyzer.protocol.tree import UNKNOWN_TAGS
 from kwire.analyzer.scrub.content import Content
-from kwire.analyzer.scrub.message_spans import KEEP, RECORDS, Frame, MessageReader
+from kwire.analyzer.scrub.message_spans import KEEP, RECORDS, FramedMessage, MessageReader
 from kwire.analyzer.scrub.spans import CapturedMessages, SpanReader
 from tests.bench.messages import batch, record
 
@@ -66,7 +66,7 @@ def body(fields: tuple[Field, ...], flexible: bool, tags: bool) -> dict[str, Any
     return filled
 
 
-def frames(api_key: int) -> Iterator[Frame]:
+def frames(api_key: int) -> Iterator[FramedMessage]:
     """A request and a response of each layout of an API."""
     seen: set[int] = set()
     for key, version, direction, layout in schema.layouts():
@@ -78,10 +78,10 @@ def frames(api_key: int) -> Iterator[Frame]:
             message = encode_request(key, version, 5, marker(), content, None)
         else:
             message = encode_response(key, version, 5, {**content, "errorCode": 0} if key == 18 else content)
-        yield Frame(len(message).to_bytes(4, "big") + message, 9, direction == REQUEST, key, version)
+        yield FramedMessage(len(message).to_bytes(4, "big") + message, 9, direction == REQUEST, key, version)
 
 
-def cleaned(all_frames: list[Frame], keep: frozenset[str] = frozenset()) -> list[bytes]:
+def cleaned(all_frames: list[FramedMessage], keep: frozenset[str] = frozenset()) -> list[bytes]:
     content, spans = Content(KEY, keep), SpanReader()
     batch = CapturedMessages.from_frames(all_frames)
     parts = spans.read(batch)
@@ -122,7 +122,7 @@ def test_the_quick_way_says_what_the_careful_one_says(api_key: int) -> None:
     """All layouts, whole; with bytes behind; with the last byte missing: all of them at once, and one by one."""
     whole = list(frames(api_key))
     every = [
-        Frame(resized(frame.data + more if more else frame.data[:-1] if cut else frame.data), 9, *known)
+        FramedMessage(resized(frame.data + more if more else frame.data[:-1] if cut else frame.data), 9, *known)
         for cut, more in ((0, b""), (0, b"ABCDEFGH"), (1, b""))
         for frame in whole
         for known in [(frame.request, frame.api_key, frame.version)]
@@ -145,7 +145,7 @@ def resized(data: bytes) -> bytes:
     return (len(data) - 4).to_bytes(4, "big") + data[4:]
 
 
-def decoded(data: bytes, frame: Frame) -> tree.Decoded:
+def decoded(data: bytes, frame: FramedMessage) -> tree.Decoded:
     if frame.request:
         return tree.decode_request(data[4:], exact=True)
     return tree.decode_response(data[4:], frame.api_key, frame.version, exact=True)
@@ -172,7 +172,7 @@ def test_formats_inside_bytes_are_understood_and_cleaned(name: str) -> None:
                 {**joined, "protocolName": "range", "assignments": [{"memberId": "m", "assignment": inside}]},
             )
         both = [
-            Frame(len(part).to_bytes(4, "big") + part, 1, True, key, of)
+            FramedMessage(len(part).to_bytes(4, "big") + part, 1, True, key, of)
             for part, key, of in ((metadata, 3, 1), (message, 11 if name.endswith("Subscription") else 14, 5))
         ]
         request, clean = cleaned(both)
@@ -192,7 +192,7 @@ def test_what_is_to_be_kept_is_kept_and_nothing_else(keep: str) -> None:
     message = encode_request(
         0, 9, 1, "the-client", {"topicData": [{"name": "the-topic", "partitionData": [{"index": 0, "records": raw}]}]}
     )
-    (clean,) = cleaned([Frame(len(message).to_bytes(4, "big") + message, 1, True, 0, 9)], frozenset([keep]))
+    (clean,) = cleaned([FramedMessage(len(message).to_bytes(4, "big") + message, 1, True, 0, 9)], frozenset([keep]))
     stayed = {text for text in (b"the-client", b"the-topic", b"the-key", b"the-value", b"the-header") if text in clean}
     assert (
         stayed
@@ -214,14 +214,14 @@ def test_of_what_nobody_can_read_hardly_a_number_stays(
     request_side: bool, api_key: int, version: int, head: int
 ) -> None:
     data = (40).to_bytes(4, "big") + MARK * 6 + b"more"
-    (clean,) = cleaned([Frame(data, 1, request_side, api_key, version)])
+    (clean,) = cleaned([FramedMessage(data, 1, request_side, api_key, version)])
     assert clean == data[:head] + b"\xff" * (len(data) - head)
 
 
 def test_what_is_cut_off_inside_is_blank_from_there() -> None:
     message = encode_request(3, 1, 1, "the-client", {"topics": [{"name": MARK.decode() + "x" * 50}]})
     data = (len(message).to_bytes(4, "big") + message)[:-30]
-    (clean,) = cleaned([Frame(data, 1, True, 3, 1)])
+    (clean,) = cleaned([FramedMessage(data, 1, True, 3, 1)])
     assert MARK not in clean
     assert b"the-client" not in clean
     assert clean[:12] == data[:12]

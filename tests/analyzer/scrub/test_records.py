@@ -14,7 +14,7 @@ from crc32c import crc32c
 
 from kwire.analyzer.records import batches as b
 from kwire.analyzer.scrub.content import Content
-from kwire.analyzer.scrub.records import Records
+from kwire.analyzer.scrub.records import RecordScrubber
 from tests.analyzer.records.recordsets import Opened, old_message, opened
 
 SHAPE = (
@@ -39,7 +39,7 @@ SHAPE = (
 MARK = b"CaNaRy"
 
 
-def scrubber(keep: str = "") -> Records:
+def scrubber(keep: str = "") -> RecordScrubber:
     return Content(b"k" * 32, frozenset(keep.split())).records
 
 

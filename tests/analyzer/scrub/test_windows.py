@@ -16,7 +16,7 @@ import pytest
 from kwire.analyzer.common.errors import UsageError
 from kwire.analyzer.scrub import windows
 from kwire.analyzer.scrub.packets import Packets
-from kwire.analyzer.scrub.records import Records
+from kwire.analyzer.scrub.records import RecordScrubber
 from kwire.analyzer.scrub.rewrite import Task, scrub
 from kwire.analyzer.scrub.verification import WORDS
 from kwire.captures.files import capture_points
@@ -97,7 +97,7 @@ def test_nothing_of_what_is_no_batch_is_in_the_result(tmp_path: Path) -> None:
 
 def test_content_that_stays_is_found_by_the_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No message names it, so only its windows tell."""
-    monkeypatch.setattr(Records, "scrub", lambda self, data, topic, depth=0: data)
+    monkeypatch.setattr(RecordScrubber, "scrub", lambda self, data, topic, depth=0: data)
     with pytest.raises(UsageError, match="a text of 8 bytes of the original stands in the file"):
         scrubbed(produced(TEXT), tmp_path)
     assert not (tmp_path / "clean.pcapng").exists()

@@ -988,6 +988,20 @@ def test_the_members_together_must_have_the_same_partitions() -> None:
     assert differences(sync("m-1", whole, half)) == [(UNEXPECTED, "(group)", "assigned partitions")]
 
 
+def test_each_generation_must_have_the_same_partitions() -> None:
+    """Though the union of the run is right."""
+    whole, half, rest, none = (assignment(orders=some) for some in ([0, 1], [0], [1], []))
+    first = sync("m-1", half, half, 1), sync("m-2", rest, rest, 1)
+    expected = [(UNEXPECTED, "(group)", "assigned partitions of a generation")]
+    assert differences(*first, sync("m-1", whole, none, 2)) == expected
+    assert differences(*first, sync("m-1", half, rest, 2), sync("m-2", rest, half, 2)) == []
+    # A member whose answer is not known, or came only after a rebalance, leaves a generation unknown.
+    assert differences(*first, sync("m-1", half, half, 2), sync("m-2", rest, none, 2)) == expected
+    again = sync("m-2", rest, none, 2)
+    retried = dataclasses.replace(again, right=dataclasses.replace(again.right, retries=("rejoined",)))
+    assert differences(*first, sync("m-1", half, half, 2), retried) == []
+
+
 def test_no_partition_may_belong_to_two_members() -> None:
     exchange = assignment(orders=[0])
     some = sync("m-1", exchange, exchange), sync("m-2", assignment(), exchange, right_member="m-2")

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from array import array
 from typing import Any
 
 import pytest
 
 from kwire.replay.diff.compare import compare
 from kwire.replay.diff.differences import grouped
+from kwire.replay.diff.latencies import Latencies
 from kwire.replay.diff.pairs import Pair, Pairs, RunFacts
 from kwire.replay.diff.slower import ENOUGH, MOST_LOAD, load, shift
 from kwire.replay.diff.text import as_text
@@ -146,3 +148,45 @@ def test_what_a_broker_held_on_purpose_is_not_compared() -> None:
 
     assert compare([fetch("hold") for _ in range(ENOUGH)]).latencies == {}
     assert set(compare([fetch("broker") for _ in range(ENOUGH)]).slower) == {"Fetch"}
+
+
+# --- most APIs together ---
+
+
+def measured(**factors: float) -> Latencies:
+    """Forty answers of each API, so many times longer on the right."""
+    every = Latencies()
+    for number, (api, factor) in enumerate(factors.items()):
+        left = latencies(50, 40, number, 0.1)
+        every.by_api[api] = array("q", left), array("q", [round(value * factor) for value in left])
+        every._slowest[api] = 1, {"api_key": number, "api_version": 1}
+    return every
+
+
+def texts_of(every: Latencies) -> list[str]:
+    return [f"{each.kind} {each.right}" for each in every.judged(None, evidence="own lag 40 ms")]
+
+
+def test_most_apis_that_are_slower_alike_are_one_difference() -> None:
+    busy = measured(Produce=4.0, Fetch=5.0, Metadata=4.5, Heartbeat=1.0)
+    assert texts_of(busy) == ["slower 3 of 4 APIs alike, 4.0 to 5.0 times as long (own lag 40 ms)"]
+    assert set(busy.slower) == {"Produce", "Fetch", "Metadata"}
+
+
+@pytest.mark.parametrize(
+    "factors",
+    [
+        {"Produce": 4.0, "Fetch": 4.0, "Metadata": 1.0},  # two are no crowd
+        {"Produce": 3.0, "Fetch": 12.0, "Metadata": 5.0},  # not alike
+        {"Produce": 4.0, "Fetch": 4.0, "Metadata": 4.0, "Heartbeat": 1.0, "JoinGroup": 1.0, "SyncGroup": 1.0},
+    ],
+)
+def test_others_are_told_one_by_one(factors: dict[str, float]) -> None:
+    assert len(texts_of(measured(**factors))) == sum(factor > MOST_LOAD for factor in factors.values())
+
+
+def test_slower_from_a_factor_on() -> None:
+    left = latencies(100, 200, 1, 0.1)
+    right = [round(value * 1.4) for value in left]
+    assert shift(left, right) is not None
+    assert shift(left, right, share=0.5) is None

@@ -58,6 +58,18 @@ def test_bursts_are_no_many_observations() -> None:
     assert intervals.factor_changed(interval)
 
 
+def test_a_machine_that_is_busy_for_a_while_is_no_change() -> None:
+    """Half of a run sends twice as many requests a record: which half of the next run does nobody knows."""
+    calm, busy = np.full(BLOCKS, 30.0), np.full(BLOCKS, 30.0)
+    busy[: BLOCKS // 2] = 70
+    interval = intervals.of_ratio(sums(calm), sums(busy), MANY)
+    assert interval is not None
+    assert not intervals.factor_changed(interval)
+    always = intervals.of_ratio(sums(calm), sums(np.full(BLOCKS, 50.0)), MANY)
+    assert always is not None
+    assert intervals.factor_changed(always)
+
+
 def test_blocks_of_another_length_do_not_matter() -> None:
     counts = np.random.default_rng(1).poisson(20, BLOCKS)
     interval = intervals.of_ratio(sums(counts, 1.0), sums(counts * 10, 10.0), 1)

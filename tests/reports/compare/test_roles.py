@@ -95,6 +95,18 @@ def test_members_of_a_group_are_one_role_whatever_they_are_called(tmp_path: Path
     assert [(role.groups, len(role.clients)) for role in traffic.roles()] == [(names("billing"), 3)]
 
 
+def test_what_is_fetched_belongs_to_the_only_group_that_reads_it(tmp_path: Path) -> None:
+    """Without an analysis, nothing says which group a connection that fetches is of; of two groups nobody knows."""
+    traffic = Traffic(tmp_path / "d")
+    for client, groups in (("billing", ["g1"]), ("rdkafka", ["g2", "g3"])):
+        traffic.connection(client, fetch("orders"))
+        for group in groups:
+            traffic.connection(client, heartbeat(group), member(group, "orders"))
+    assert sorted((role.name, sorted(role.groups), len(role.links)) for role in traffic.roles()) == [
+        ("billing", ["g1"], 2), ("rdkafka", [], 1), ("rdkafka", ["g2"], 1), ("rdkafka", ["g3"], 1),
+    ]  # fmt: skip
+
+
 def test_who_looks_at_a_group_is_no_member_of_it(tmp_path: Path) -> None:
     traffic = Traffic(tmp_path / "d")
     traffic.connection("billing-1", heartbeat("billing"), fetch("orders"))

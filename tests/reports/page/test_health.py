@@ -3,7 +3,9 @@ statements are shown; thresholds are proved in `tests/analyzer/findings`."""
 
 from __future__ import annotations
 
+import html
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from kwire import analyzer
 from kwire.analyzer.findings.rules import FAMILIES
 from kwire.reports.embedded import engine
 from kwire.reports.page import rendering, sections
-from kwire.reports.page.health import SECTIONS, VERDICTS, Statement
+from kwire.reports.page.health import SECTIONS, Statement
 from kwire.reports.page.report import Report, make
 from tests.reports.forging import Forged, at
 from tests.shared import SAMPLES
@@ -82,15 +84,17 @@ def test_every_error_and_warning_of_the_table_is_told_with_its_evidence(tmp_path
     refused = [row for row in rows if row["code"] == "authentication-failed"]
     statements = of(health, "authentication-failed")
     assert {statement.text for statement in statements} == {row["text"] for row in refused}
-    assert {statement.verdict for statement in statements} == {"bad"}
+    assert {statement.verdict for statement in statements} == {"error"}
     first = refused[0]["first"]
     shown = next(statement for statement in statements if statement.text == refused[0]["text"])
     assert f"exchange {first['exchange']} of {first['connection']}" in " ".join(shown.evidence)
     assert shown.advice == refused[0]["advice"]
     assert [statement.verdict for statement in health.statements] == sorted(
-        (statement.verdict for statement in health.statements), key=["bad", "look", "note", "good"].index
+        (statement.verdict for statement in health.statements), key=["error", "warning", "note", "good"].index
     )
     assert len(health.answers["findings"].rows) == len(rows)
+    command = f'connection == "{first["connection"]}" and exchange == {first["exchange"]}'
+    assert any(command in text for text in shown.commands)
     for shown_as in (rendering.as_html(health), rendering.as_markdown(health).replace("\\", "")):
         assert f"exchange {first['exchange']} of {first['connection']}" in shown_as
     whole = json.loads(rendering.as_json(health))
@@ -104,8 +108,8 @@ def test_severities_become_verdicts_and_causes_say_how_sure_they_are(forged: For
     finding(forged, "c", "note")
     health = report(forged.write())
     by_subject = {statement.subject: (statement.verdict, statement.text) for statement in health.statements}
-    assert by_subject["a"] == ("bad", "a is so. Because: the disk.")
-    assert by_subject["b"] == ("look", "b is so. Probably: the disk.")
+    assert by_subject["a"] == ("error", "a is so. Because: the disk.")
+    assert by_subject["b"] == ("warning", "b is so. Probably: the disk.")
     assert by_subject["c"] == ("note", "c is so.")
     (evidence,) = {statement.evidence for statement in of(health, "a")}
     link = "10.0.0.1:5000-10.0.0.9:9092#1"
@@ -118,6 +122,35 @@ def test_of_many_alike_the_first_are_told_and_the_others_counted(forged: Forged)
         finding(forged, "alike", text=f"number {number}", since=at(number))
     texts = [statement.text for statement in of(report(forged.write()), "alike")]
     assert texts == [*(f"number {number}" for number in range(4)), "3 more like these: see Findings."]
+
+
+def test_findings_of_one_rule_stand_together_with_whom_they_are_about(forged: Forged) -> None:
+    for number, name in enumerate(["bob", "carol", "bob", "dave", "eve", "eve"]):
+        who = [("client_id", name), ("client_ip", "10.0.0.1")]
+        finding(forged, "authentication-failed", "error", who=who, count=number + 1, since=at(number))
+    finding(forged, "authentication-failed", "note", who=[("broker", "<b>&")])
+    finding(forged, "skew", what=[("topic", "orders")])
+    health = report(forged.write())
+    groups = {(group.subject, group.verdict): group for group in rendering.groups(health.statements)}
+    refused = groups["authentication-failed", "error"]
+    assert refused.text == "eve 11, bob 4, dave 4, carol 2"  # those that are not told one by one, too
+    assert len(refused.statements) == 5
+    assert groups["authentication-failed", "note"].text == "authentication-failed is so."
+    assert groups["skew", "warning"].statements[0].names == (("orders", 1),)
+    page, text = rendering.as_html(health), rendering.as_markdown(health)
+    assert page.count("eve 11, bob 4, dave 4, carol 2") == 1
+    assert "**authentication-failed: error.** eve 11, bob 4, dave 4, carol 2" in text.replace("\\", "")
+    link = "10.0.0.1:5000-10.0.0.9:9092#1"
+    command = f"kwire show forged.pcap --filter 'connection == \"{link}\" and exchange == 9'"
+    assert refused.statements[0].commands[-1] == command
+    assert html.escape(command, quote=True).replace("&quot;", "&#34;").replace("&#x27;", "&#39;") in page
+
+
+def test_commands_are_safe_to_paste(forged: Forged) -> None:
+    forged.capture = "a'; rm -rf ~; '.pcap"
+    finding(forged, "odd")
+    (statement,) = of(report(forged.write()), "odd")
+    assert shlex.split(statement.commands[0])[:3] == ["kwire", "show", forged.capture]
 
 
 def test_facts_are_good_only_where_nothing_of_their_kind_was_found(forged: Forged) -> None:
@@ -157,7 +190,7 @@ def test_answers_that_were_cut_off_are_not_called_well(forged: Forged) -> None:
 def test_without_meaning_nothing_is_called_well(tmp_path: Path) -> None:
     health = report(of_sample(CLEAN, tmp_path, meaning=False))
     (statement,) = of(health, "Findings")
-    assert statement.verdict == "look"
+    assert statement.verdict == "warning"
     assert "Not analysed: what the traffic of capture.pcap means" in statement.text
     assert of(health, "Latency")[0].verdict == "note"
 
@@ -166,7 +199,7 @@ def test_what_an_upgrade_removes_names_its_clients(tmp_path: Path) -> None:
     forged = Forged(tmp_path / "old", meaning=True)
     forged.exchange("Fetch", api_version=2)
     (statement,) = of(report(forged.write(), target="4.0"), "Upgrade")
-    assert (statement.verdict, statement.text) == ("bad", "Kafka 4.0 has removed what 1 client uses: app.")
+    assert (statement.verdict, statement.text) == ("error", "Kafka 4.0 has removed what 1 client uses: app.")
 
 
 def test_all_clients_of_an_upgrade_are_counted_also_beyond_the_rows_of_its_table(tmp_path: Path) -> None:
@@ -196,16 +229,16 @@ def test_clients_that_were_offered_nothing_newer_may_live_through_an_upgrade(tmp
         report(forged.write(), target="4.0"), "Upgrade"
     )  # a client before 2.4 has no newer ones for all we know
     assert [(statement.verdict, statement.text) for statement in statements] == [
-        ("bad", "Kafka 4.0 has removed what 1 client uses: app.")
+        ("error", "Kafka 4.0 has removed what 1 client uses: app.")
     ]
     forged.exchange("ApiVersions", api_version=3)
     newest = "Kafka 4.0 has removed what 1 client uses, though no newer version was offered to it, which may have one: "
     statements = of(report(forged.write(), target="4.0"), "Upgrade")
-    assert [(statement.verdict, statement.text) for statement in statements] == [("look", f"{newest}app.")]
+    assert [(statement.verdict, statement.text) for statement in statements] == [("warning", f"{newest}app.")]
     forged.exchange("Fetch", api_version=2)  # older than it could
     statements = of(report(forged.write(), target="4.0"), "Upgrade")
     assert [(statement.verdict, statement.text) for statement in statements] == [
-        ("bad", "Kafka 4.0 has removed what 1 client uses: app.")
+        ("error", "Kafka 4.0 has removed what 1 client uses: app.")
     ]
 
 
@@ -213,7 +246,7 @@ def test_an_upgrade_is_called_well_as_far_as_requests_were_read(tmp_path: Path) 
     forged = Forged(tmp_path / "new", meaning=True)
     (statement,) = of(report(forged.write(), target="4.0"), "Upgrade")
     assert (statement.verdict, statement.text) == (
-        "look",
+        "warning",
         "No request was seen: nobody knows which API versions clients use.",
     )
     forged.exchange("Fetch", api_version=4)
@@ -227,7 +260,6 @@ def test_an_upgrade_is_called_well_as_far_as_requests_were_read(tmp_path: Path) 
     assert (statement.verdict, "what is encrypted may need others" in statement.text) == ("note", True)
 
 
-def test_every_family_and_severity_has_its_place() -> None:
+def test_every_family_has_its_place() -> None:
     assert set(SECTIONS) == set(FAMILIES)
     assert set(SECTIONS.values()) <= {section.name for section in sections.SECTIONS}
-    assert set(VERDICTS) == {"error", "warning", "note"}

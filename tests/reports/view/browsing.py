@@ -98,7 +98,7 @@ class Opened:
             lambda request: None if request.url.startswith((address, "data:")) else self.complaints.append(request.url),
         )
         self._load(f"{address}?token={token}{'&' + state if state else ''}")
-        self.wait("['list', 'other', 'ladder', 'timeline'].includes(document.activeElement?.id)")
+        self.wait("['list', 'other', 'ladder', 'timeline', 'findings', 'counts'].includes(document.activeElement?.id)")
 
     def _load(self, address: str) -> None:
         """Load the page, again if the browser aborted it."""

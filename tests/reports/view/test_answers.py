@@ -181,8 +181,9 @@ def test_a_cell_of_the_heatmap_holds_what_its_filter_chooses(txn: Asking, text: 
     stats = txn("stats", filter=text)
     assert about["exchanges"] + about["without"] == stats["exchanges"]
     answered = f"latency is not null{' and ' * bool(text)}{text}"
-    assert counts.sum() == about["exchanges"] == txn("rows", filter=answered)["total"]
-    assert about["most"] == counts.sum(axis=0).max()
+    assert about["layers"] == ["worked", "held", "errors"]
+    assert counts[:2].sum() == about["exchanges"] == txn("rows", filter=answered)["total"]
+    assert about["most"] == counts[:2].sum(axis=0).max()
     for layer, bucket, column in zip(*np.nonzero(counts), strict=True):
         times = [about["first"] + (column + step) * about["step"] for step in (0, 1)]
         bounds = [str(np.datetime64(int(time), "us")) + "Z" for time in times]
@@ -190,7 +191,7 @@ def test_a_cell_of_the_heatmap_holds_what_its_filter_chooses(txn: Asking, text: 
         cell = (
             f"request_time >= {bounds[0]} and request_time < {bounds[1]} and latency >= {low}us and latency < {high}us"
         )
-        held = f"{'' if about['layers'][layer] == 'held' else 'not '}cause == hold"
+        held = ["not cause == hold", "cause == hold", "error is not null"][layer]
         whole = f"({text}) and " * bool(text) + f"{cell} and {held}"
         assert txn("rows", filter=whole, count=0)["total"] == counts[layer, bucket, column], whole
     assert grid(txn, "latency > 60m", 40)[1].size == 0
@@ -208,6 +209,15 @@ def test_findings_lead_to_exchanges_that_there_are(txn: Asking) -> None:
     keys = [piece["key"] for finding in findings for piece in finding["evidence"]]
     assert keys
     assert all(txn("exchange", key=key)["key"] == key for key in keys)
+
+
+def test_columns_with_one_value_in_all_rows_are_known(txn: Asking) -> None:
+    columns = {column["name"]: column["constant"] for column in txn("info")["columns"]}
+    rows = txn("rows", count=1000)["columns"]
+    for name, values in rows.items():
+        assert columns[name] == (len({json.dumps(value) for value in values}) == 1 and values[0] not in (None, []))
+    assert columns["broker_port"]
+    assert not columns["client_id"]
 
 
 def test_nothing_chosen_has_no_quantiles(txn: Asking) -> None:

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from kwire.analyzer.cli import parser
@@ -29,7 +30,7 @@ from kwire.reports.view.partial_view import PartialViews
 from tests.bench.view import view_of
 from tests.reports.forging import Forged
 from tests.reports.view.browsing import CONTRAST, Look, Opened, Place
-from tests.reports.view.conftest import TXN, served, viewed
+from tests.reports.view.conftest import TXN, Asking, served, viewed
 from tests.reports.view.test_current_view import Slow, options_of
 from tests.shared import ROOT
 
@@ -80,7 +81,10 @@ def test_a_capture_that_was_not_read_to_its_end_says_so(chromium: Any, tmp_path:
         served(viewed(stack, capture)) as place,
         Look(chromium, place)(total="114") as opened,
     ):
-        opened.page.locator("#status", has_text="ends in the middle of packet 368").wait_for()
+        note = opened.page.locator("#noted", has_text="ends in the middle of packet 368")
+        note.wait_for()
+        opened.page.get_by_role("button", name="dismiss").click()
+        note.wait_for(state="hidden")
 
 
 def test_from_a_filter_to_a_field_to_its_bytes_and_back_by_keys_alone(look: Look) -> None:
@@ -94,6 +98,7 @@ def test_from_a_filter_to_a_field_to_its_bytes_and_back_by_keys_alone(look: Look
         opened.wait("document.querySelector('#filter').value === 'api == Produce '")
         page.keyboard.insert_text("and latencyy > 1ms")
         page.locator("#mark").wait_for()
+        page.locator("#mistake", has_text="did you mean `latency`").wait_for()  # who rests is told, without Enter
         assert page.locator("#filter").get_attribute("aria-invalid") == "true"
         page.keyboard.press("Enter")
         page.locator("#mistake", has_text="did you mean `latency`").wait_for()
@@ -188,7 +193,7 @@ def test_a_value_becomes_a_filter_and_the_choice_survives_filter_sort_and_reload
 def test_a_cell_of_the_heatmap_becomes_a_filter_and_a_span_one_of_times(look: Look) -> None:
     with look("above=heat") as opened:
         page = opened.page
-        page.locator("#cell", has_text="latency of 1").wait_for()
+        page.locator("#cell", has_text="latency (log scale) of 1").wait_for()
         assert page.locator("#heat").aria_snapshot() == (SNAPSHOTS / "heat.aria").read_text(encoding="utf-8").strip()
         page.locator("#cells").focus()
         page.keyboard.press("End")
@@ -205,7 +210,7 @@ def test_a_cell_of_the_heatmap_becomes_a_filter_and_a_span_one_of_times(look: Lo
         page.go_back()
         opened.total("188")
         page.locator("#list").focus()
-        page.locator("#cell", has_text=re.compile(r"latency of 18\d exchanges")).wait_for()
+        page.locator("#cell", has_text=re.compile(r"of 18\d exchanges")).wait_for()
         # By mouse: the first half of the time.
         box = page.locator("#cells").bounding_box()
         page.mouse.move(box["x"] + 63, box["y"] + 20)
@@ -304,9 +309,60 @@ def test_many_exchanges_are_bands_that_lead_to_their_arrows(chromium: Any, hosti
         page.keyboard.press("j")
         page.locator("#drawn", has_text="exchanges, 0 with errors; Enter: their arrows").wait_for()
         page.keyboard.press("Enter")
-        page.locator("#drawn", has_text="of 3,000 exchanges from number").wait_for()
+        page.locator("#drawn", has_text="of 3,000 exchanges").wait_for()
         page.keyboard.press("Backspace")
         page.locator("#drawn", has_text="3,000 exchanges as bands").wait_for()
+
+
+def test_one_clock_for_all_moments_of_the_page(look: Look, txn: Asking) -> None:
+    began = str(np.datetime64(txn("rows", count=1)["columns"]["request_time"][0], "us"))[11:]
+    with look("above=heat") as opened:
+        page = opened.page
+        first = page.locator("#list .row [data-id=time]").first
+        assert first.inner_text() == "0.000092"
+        page.keyboard.press("u")
+        page.locator("#clock[aria-pressed=true]").wait_for()
+        opened.wait(f"document.querySelector('#list .row [data-id=time]').textContent === '{began}'")
+        page.keyboard.press("o")
+        page.locator("#other .row [data-id=timestamp]", has_text="01:49:14.630000").first.wait_for()
+        page.keyboard.press("l")
+        page.keyboard.press("t")
+        page.locator("#drawn", has_text="tracks by").wait_for()
+        page.keyboard.press("ArrowRight")
+        page.locator("#drawn", has_text=" UTC, longest").wait_for()
+        page.reload()
+        page.locator("#clock[aria-pressed=true]").wait_for()
+        page.locator("#drawn", has_text="tracks by").wait_for()
+        page.locator("#clock").click()
+        page.locator("#timeline").focus()
+        page.locator("#drawn", has_text="tracks by").wait_for()
+        page.keyboard.press("ArrowRight")
+        page.locator("#drawn", has_text=" s, longest").wait_for()
+
+
+def test_details_are_open_while_an_exchange_is_chosen_and_panels_leave_the_result(look: Look) -> None:
+    with look("above=none", width=1300) as opened:
+        page = opened.page
+        assert not page.locator("#detail").is_visible()
+        page.locator("#list .row:visible").last.click()
+        page.locator("#detail").wait_for()
+        opened.drawn()
+        assert page.locator('#list .row[aria-selected="true"]').is_visible()  # half the list is left
+        page.keyboard.press("i")
+        page.locator("#findings article").first.wait_for()
+        opened.wait("!document.querySelector('#head [data-id=request_bytes]')")
+        result = page.locator("#head [data-id=result]").bounding_box()
+        panel = page.locator("#findings").bounding_box()
+        assert result["x"] + result["width"] <= panel["x"]
+        footer = page.locator("#status").bounding_box()
+        assert panel["y"] + panel["height"] == pytest.approx(footer["y"], abs=2)  # the full height
+        page.keyboard.press("Escape")
+        page.locator("#detail").wait_for(state="hidden")
+        page.go_back()
+        page.locator("#detail").wait_for()
+        page.locator("#close").click()
+        page.locator("#detail").wait_for(state="hidden")
+        opened.wait("document.activeElement.id === 'list'")
 
 
 def test_two_tabs_look_at_one_server(look: Look) -> None:
@@ -454,7 +510,7 @@ def test_what_was_not_analysed_says_so_and_the_rest_works(chromium: Any, tmp_pat
         with Look(chromium, address)("beside=findings") as opened:
             opened.page.locator("#findings", has_text="The dataset was made without analysis.").wait_for()
         with Look(chromium, address)("above=heat") as opened:
-            opened.page.locator("#cell", has_text="latency of 1").wait_for()
+            opened.page.locator("#cell", has_text="latency (log scale) of 1").wait_for()
             opened.page.keyboard.press("j")
             opened.page.locator("#request .row", has_text="clientId").wait_for()
 

@@ -202,10 +202,14 @@ def test_pairs_by_keys_alone_on_a_phone(chromium: Any, points: Asking) -> None:
         opened.wait("document.activeElement.id === 'request'")
         page.keyboard.press("End")
         page.locator('#request .row[aria-selected="true"]').wait_for()
-        opened.wait(f"{MARKED} !== ''")
         page.keyboard.press("b")
         opened.wait("document.activeElement.id === 'bytes'")
+        opened.wait(f"{MARKED} !== ''")
         page.keyboard.press("Home")
+        page.locator("#status", has_text="length: int32").wait_for()
+        page.locator("#sides [aria-selected=true]", has_text="bytes").focus()
+        page.keyboard.press("ArrowLeft")
+        page.keyboard.press("ArrowLeft")
         page.locator('#request .row[aria-selected="true"]', has_text="length").wait_for()
         page.keyboard.press("r")  # the answers
         page.locator("#title-request", has_text="client.pcap: response").wait_for()
@@ -217,6 +221,8 @@ def test_pairs_by_keys_alone_on_a_phone(chromium: Any, points: Asking) -> None:
         snapshot = SNAPSHOTS / "pairs.aria"
         shown = "\n".join(page.locator(selector).aria_snapshot() for selector in ("#twice", "#others-head"))
         assert shown == snapshot.read_text(encoding="utf-8").strip()
+        page.keyboard.press("Escape")
+        opened.wait("document.activeElement.id === 'other'")
         page.keyboard.press("Escape")
         opened.wait("document.activeElement.id === 'list'")
         page.keyboard.press("d")  # those that differ: none was judged here, and all are there
@@ -252,6 +258,22 @@ def test_records_lead_to_their_bytes_and_follow_the_filter(look: Look) -> None:
         page.locator("#response .row[aria-selected=true]", has_text=f"offset {offset}").wait_for()
         page.keyboard.press("Enter")
         opened.wait("document.activeElement.id === 'response'")
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (1440, "dark"), (390, "light"), (390, "dark")])
+def test_every_view_fits_and_is_readable(look: Look, tmp_path: Path, width: int, scheme: str) -> None:
+    with look("beside=", width=width, scheme=scheme) as opened:
+        page = opened.page
+        for name in ("exchanges", "records", "connections", "ladder", "timeline"):
+            page.get_by_role("tab", name=name).click()
+            page.wait_for_load_state("networkidle")
+            opened.drawn()
+            page.screenshot(path=tmp_path / f"{name}.png")
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+            assert page.evaluate(CONTRAST) == [], name
+            assert page.evaluate(
+                "[...document.querySelectorAll('#listing, #tabs')].every(one => one.offsetHeight > 20)"
+            )
 
 
 CUT = """(places) => places.filter(one => {

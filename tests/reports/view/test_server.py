@@ -28,7 +28,9 @@ class Client:
         self._app = application(CurrentView.of(asking.view), self.door)
         self.cookie = ""
 
-    def get(self, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
+    def get(
+        self, path: str, method: str = "GET", content: bytes = b"", **headers: str
+    ) -> tuple[int, dict[str, str], bytes]:
         sent: list[dict[str, Any]] = []
         place, _, query = path.partition("?")
         sent_headers = {"host": HOST, **({"cookie": self.cookie} if self.cookie else {})}
@@ -48,7 +50,7 @@ class Client:
         }
 
         async def receive() -> dict[str, Any]:
-            return {"type": "http.request", "body": b"", "more_body": False}
+            return {"type": "http.request", "body": content, "more_body": False}
 
         async def send(message: Any) -> None:
             sent.append(message)
@@ -108,6 +110,33 @@ def test_a_token_of_ones_own_opens_again_and_in_a_header(txn: Asking) -> None:
     status, _, body = client.get("/api/1/info", authorization="Bearer s3cret-of-the-link")
     assert (status, json.loads(body)["exchanges"]) == (200, 188)
     assert client.get("/api/1/info", authorization="Bearer s3cret-of-the-lin")[0] == 403
+
+
+def test_a_browser_without_the_token_may_type_it_where_it_is_ones_own(txn: Asking) -> None:
+    client = Client(txn, again=True)
+    status, headers, body = client.get("/", accept="text/html,*/*")
+    assert status == 403
+    assert b'<input type="password" name="token"' in body
+    assert "form-action 'self'" in headers["content-security-policy"]
+    assert headers["cache-control"] == "no-store"
+    for wrong in (b"", b"token=", b"token=s3cret-of-the-lin", b"token=%ff%00", b"other=s3cret-of-the-link"):
+        assert client.get("/token", "POST", wrong)[0] == 403
+        assert client.cookie == ""
+    assert client.get("/token", "POST", b"token=" + b"x" * 10_000)[0] == 413
+    right = b"token=s3cret-of-the-link"
+    for foreign in ({"origin": "http://evil.example"}, {"origin": "null"}, {"sec_fetch_site": "cross-site"}):
+        assert client.get("/token", "POST", right, **foreign)[0] == 403
+    assert client.get("/token", "POST", right, host="evil.example")[0] == 403
+    status, headers, _ = client.get("/token", "POST", right, origin=f"http://{HOST}", sec_fetch_site="same-origin")
+    assert (status, headers["location"]) == (303, "/")
+    assert client.get("/")[0] == 200
+    assert b"password" not in Client(txn, again=True).get("/")[2]  # a script is told in a line
+
+
+def test_a_link_that_works_once_is_no_form(client: Client) -> None:
+    assert b"password" not in client.get("/", accept="text/html")[2]
+    assert client.get("/token", "POST", b"token=s3cret-of-the-link")[0] == 403
+    assert client.cookie == ""
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -1,9 +1,9 @@
 // Time on a ladder and a timeline. Run by tests/reports/view/test_scripts.py.
 import assert from "node:assert/strict";
 import test from "node:test";
-import { folded, middle } from "../../../../reports/view/page/ladder.js";
+import { folded, middle, named } from "../../../../reports/view/page/ladder.js";
 import { shown } from "../../../../reports/view/page/lists.js";
-import { following, zoomed } from "../../../../reports/view/page/timeline.js";
+import { following, shortened, zoomed } from "../../../../reports/view/page/timeline.js";
 
 test("what lies close is drawn close, a long pause takes a line", () => {
   const { at, height, folds } = folded([0, 0, 10, 1000, 90_000_000, 90_000_010]);
@@ -18,6 +18,19 @@ test("a name above a line of a ladder is not cut off, and meets no other", () =>
   const lines = [0, 1, 2].map((index) => middle(index, 3, 1000)), room = lines[1] - lines[0];
   assert.ok(lines[0] - room / 2 >= 0);
   assert.equal(lines[2] + room / 2, 1000);
+});
+
+test("a client has its id and its address above its line", () => {
+  assert.deepEqual(named("client 10.0.0.1 orders-app"), ["orders-app", "10.0.0.1"]);
+  assert.deepEqual(named("client 10.0.0.1"), ["10.0.0.1"]);
+  assert.deepEqual(named("broker 3"), ["broker 3"]);
+  assert.deepEqual(named("client others"), ["others"]);
+});
+
+test("a name that has no room keeps its broker's port", () => {
+  assert.equal(shortened("127.0.0.1:38686-127.0.0.1:9092#1", 40), "127.0.0.1:38686-127.0.0.1:9092#1");
+  assert.equal(shortened("127.0.0.1:38686-127.0.0.1:9092#1", 20), "127.0.0.1:38…:9092#1");
+  assert.equal(shortened("an-application-with-a-name", 10), "an-applic…");
 });
 
 test("a timeline goes nearer and farther, earlier and later", () => {

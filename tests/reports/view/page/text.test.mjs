@@ -1,7 +1,7 @@
 // Values as text, and as words of a filter and of a shell. Run by tests/reports/view/test_scripts.py.
 import assert from "node:assert/strict";
 import test from "node:test";
-import { command, counted, duration, joined, keyOf, moment, printable, quoted, since, size } from "../../../../reports/view/page/text.js";
+import { clock, command, counted, duration, instant, joined, keyOf, moment, printable, quoted, since, size, told } from "../../../../reports/view/page/text.js";
 
 test("what is not printable is escaped, what is stays", () => {
   assert.equal(printable("orders-é-日本 x"), "orders-é-日本 x");
@@ -42,4 +42,18 @@ test("values are quoted for filters, words for shells", () => {
   assert.equal(quoted('say "hi"'), '"say ""hi"""');
   assert.equal(command(["kwire", "show", "my file.pcap", "--filter", "a == 'b'"]), "kwire show 'my file.pcap' --filter 'a == '\\''b'\\'''");
   assert.equal(command(["$(rm)", "`x`", ""]), "'$(rm)' '`x`' ''");
+});
+
+test("a moment has one name at a time: since the capture began, or in UTC", () => {
+  const start = Date.UTC(2026, 0, 2, 23, 59, 59) * 1000;
+  assert.equal(instant(start + 1_500_000, start), "1.500000");
+  assert.equal(told(start, start), "0.000000 s");
+  clock.utc = true;
+  try {
+    assert.equal(instant(start + 500_000, start), "23:59:59.500000");
+    assert.equal(instant(start + 1_500_000, start), "2026-01-03 00:00:00.500000");
+    assert.equal(told(start, start), "23:59:59.000000 UTC");
+  } finally {
+    clock.utc = false;
+  }
 });

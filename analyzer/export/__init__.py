@@ -1,0 +1,1 @@
+"""Packets of chosen exchanges as a capture file of their own, for Wireshark."""
