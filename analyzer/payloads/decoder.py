@@ -96,10 +96,10 @@ class PayloadDecoder:
                 return None
             return Payload(codec.format, frame.schema_id, None, codec.reason)
         try:
-            payload = Payload(codec.format, frame.schema_id, _decoded(codec, frame), None)
+            decoded = Payload(codec.format, frame.schema_id, _decoded(codec, frame), None)
             if frame.registry == CONFLUENT and frame.start == 5 and codec.format != PROTOBUF:
                 self._seen[frame.data[:5]] = codec.format, frame.schema_id, codec.decode
-            return payload
+            return decoded
         except UndecodableError as failure:
             reason = f"{codec.format} of schema {frame.schema_id}: {failure}"
             return Payload(codec.format, frame.schema_id, None, reason)
