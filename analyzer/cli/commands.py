@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from kwire.analyzer.cli.pager import paged
+from kwire.analyzer.common.address_names import read_names
 from kwire.analyzer.common.errors import UsageError
 from kwire.analyzer.common.escapes import printable
 from kwire.analyzer.protocol.budget import BYTES
@@ -255,6 +256,9 @@ def show(options: ShowOptions) -> int:
     for name in ("budget", "page"):
         if getattr(options, name) is not None and not (options.tree or options.json):
             raise UsageError(f"--{name} goes with --tree and --json", "it is about one message seen whole")
+    for name in ("schemas", "registry", "payloads"):
+        if getattr(options, name) and not options.records:
+            raise UsageError(f"--{name} goes with --records", "keys and values are shown by it")
     if options.format is not None and not options.records:
         raise UsageError("--format goes with --records", "add --records, or leave out --format")
     announce_compilation()
@@ -282,6 +286,7 @@ def show(options: ShowOptions) -> int:
     from kwire.analyzer.pipeline.read_options import ReadOptions
 
     _check_form(options)
+    names = read_names(options.names)
     fields = _names(options.fields, "--fields", "to show")
     counted = _names(options.count_by, "--count-by", "to count by")
     sort = _sort(options.sort)
@@ -307,6 +312,8 @@ def show(options: ShowOptions) -> int:
         )
         if options.follow is not None:
             exchanges = (exchange for exchange in exchanges if exchange.row["connection"] == options.follow)
+        if names:
+            exchanges = (_named(exchange, names) for exchange in exchanges)
         shown = _print(exchanges, options, fields, sort, out)
     _note(notes)
     if not shown and options.filter:
@@ -318,6 +325,13 @@ def show(options: ShowOptions) -> int:
             f"--follow {options.follow}: no such connection", "kwire show CAPTURE --count-by connection lists them"
         )
     return 0
+
+
+def _named(exchange: Any, names: Mapping[str, str]) -> Any:
+    """The exchange with the names of its ends after its columns, null where none is known."""
+    for end in ("client", "broker"):
+        exchange.row[f"{end}_name"] = names.get(exchange.row[f"{end}_ip"])
+    return exchange
 
 
 def _note(notes: Sequence[str]) -> None:

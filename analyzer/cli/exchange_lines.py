@@ -90,8 +90,8 @@ class Lines:
             _Column("latency", 1, 9, True, _latency),
             _Column("mostly", 1, 8, False, _mostly),
             _Column("api", 2, 24, False, api),
-            _Column("client", 1, 21, False, lambda row: end(row["client_ip"], row["client_port"])),
-            _Column("broker", 1, 21, False, lambda row: end(row["broker_ip"], row["broker_port"])),
+            _Column("client", 1, 21, False, lambda row: _end_of(row, "client")),
+            _Column("broker", 1, 21, False, lambda row: _end_of(row, "broker")),
             _Column("request", 1, 9, True, lambda row: size(row["request_bytes"])),
             _Column("response", 1, 9, True, lambda row: size(row["response_bytes"])),
             _Column("id", 2, 6, True, _correlation),
@@ -382,14 +382,18 @@ class _Ends:
         return cls(ends.client_ip, ends.broker_ip, ends.broker_port, ends.several_brokers, min(widest, 21))
 
     def client(self, row: Row) -> str:
-        return _short_end(row["client_ip"], row["client_port"], self.client_ip)
+        return _end_of(row, "client", self.client_ip)
 
     def broker(self, row: Row) -> str:
-        return _short_end(row["broker_ip"], row["broker_port"], self.broker_ip)
+        return _end_of(row, "broker", self.broker_ip)
 
     def which_broker(self, row: Row) -> str:
         """The broker among others, for a column: what tells them apart, its host or its port, is enough."""
-        return str(row["broker_ip"]) if row["broker_port"] == self.broker_port else self.broker(row)
+        return (
+            str(row.get("broker_name") or row["broker_ip"])
+            if row["broker_port"] == self.broker_port
+            else self.broker(row)
+        )
 
     def elsewhere(self, row: Row) -> str:
         """The broker, where it has no column and is not that of the first exchanges."""
@@ -399,7 +403,11 @@ class _Ends:
         return "" if same else f"broker {end(row['broker_ip'], row['broker_port'])}"
 
 
-def _short_end(ip: str, port: int, shared: str | None) -> str:
+def _end_of(row: Row, side: str, shared: str | None = None) -> str:
+    """The client or broker: by its name where it has one (`--names`), without the address that all share."""
+    ip, port = row[f"{side}_ip"], row[f"{side}_port"]
+    if name := row.get(f"{side}_name"):
+        return f"{name}:{port}"
     return f":{port}" if ip == shared else end(ip, port)
 
 

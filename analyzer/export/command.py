@@ -13,7 +13,7 @@ import itertools
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -23,6 +23,7 @@ import pyarrow as pa
 from kwire.analyzer import api
 from kwire.analyzer.cli.commands import dataset_of
 from kwire.analyzer.common import output_file
+from kwire.analyzer.common.address_names import read_names
 from kwire.analyzer.common.errors import UsageError
 from kwire.analyzer.common.escapes import printable
 from kwire.analyzer.common.version import __version__
@@ -61,6 +62,7 @@ def export(options: ShowOptions) -> int:
     assert options.write is not None
     _check(options)
     _check_file(options.write)
+    names = read_names(options.names)
     points = capture_points(list(options.captures), options.rotated)
     with tempfile.TemporaryDirectory(prefix="kwire-show-") as folder:
         path = os.path.join(folder, "dataset")
@@ -73,7 +75,7 @@ def export(options: ShowOptions) -> int:
     def pieces() -> Iterator[bytes]:
         for point in points:
             messages = contents.of_point(point.name, keys, tell=_note)
-            yield from _exported(point, messages, SessionSecrets(key_logs), done)
+            yield from _exported(point, messages, SessionSecrets(key_logs), names, done)
 
     _write(options.write, pieces())
     _note(
@@ -310,12 +312,19 @@ class _Messages:
             lines += comment_of(values, self._findings)
         return comments.joined(lines, len(completed))
 
+    def addresses(self) -> list[str]:
+        """Addresses of the ends of all connections."""
+        every = {ip for side in ("client", "broker") for ip in self.table[f"{side}_ip"].unique().to_pylist()}
+        return sorted(every)
+
     def connections(self) -> set[str]:
         """Names of all connections."""
         return set(self._connections)
 
 
-def _exported(point: CapturePoint, messages: _Messages, secrets: SessionSecrets, done: _Counts) -> Iterator[bytes]:
+def _exported(
+    point: CapturePoint, messages: _Messages, secrets: SessionSecrets, names: Mapping[str, str], done: _Counts
+) -> Iterator[bytes]:
     """Yield the file's sections with the packets of a capture point."""
     selection = Selection(messages.intervals())
     completed = messages.completed(selection)
@@ -340,7 +349,8 @@ def _exported(point: CapturePoint, messages: _Messages, secrets: SessionSecrets,
     done.exchanges += int(messages.chosen.sum())
     done.whole += messages.whole
     unnamed = messages.connections()
-    additions = Additions(secrets.key_log(), application=f"kwire {__version__}")
+    known = ((address, names[address]) for address in messages.addresses() if address in names)
+    additions = Additions(secrets.key_log(), known, f"kwire {__version__}")
     for number, path in enumerate(point.paths):
         if number not in places:
             continue

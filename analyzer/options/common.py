@@ -50,6 +50,17 @@ class KeylogOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NamesOptions:
+    """Names of addresses."""
+
+    names: list[str] = repeated(
+        "--names",
+        metavar="FILE",
+        help="names of addresses (repeatable): a hosts file, CSV, or kubectl get pods -o json or -o wide",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class CaptureOptions(KeylogOptions, PortOptions):
     """How captures are to be understood, for commands that keep the rest to themselves."""
 

@@ -156,6 +156,8 @@ def _no_record(dataset: StoredDataset, wanted: StoryQuery) -> UsageError:
     ]
     place = f"{wanted.topic}-{wanted.partition}"
     there = f"nothing that was produced to {place} was captured with its offset"
+    if not dataset.journeys.count_rows():
+        there = "the dataset has no journeys: kwire analyze, without --no-journeys, makes them"
     if ranges:
         first, last = min(first for first, _ in ranges), max(last for _, last in ranges)
         there = f"what was captured of {place} lies from {first} to {last}"

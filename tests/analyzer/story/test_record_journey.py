@@ -97,3 +97,11 @@ def test_a_partition_alone_has_its_own_events(capsys: pytest.CaptureFixture[str]
     assert main(["story", str(TXN), "--topic", "tx-out", "--partition", "1", "--json"]) == 0
     own = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert own == [event for event in every if event["partition"] == 1]
+
+
+def test_a_dataset_without_journeys_says_how_to_have_them(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = str(tmp_path / "dataset")
+    assert main(["analyze", str(TXN), "-o", path, "--no-journeys"]) == 0
+    with pytest.raises(SystemExit, match="2"):
+        main(["story", path, "--topic", "tx-out", "--partition", "0", "--offset", "4"])
+    assert "without --no-journeys" in capsys.readouterr().err
