@@ -255,6 +255,9 @@ def show(options: ShowOptions) -> int:
     for name in ("budget", "page"):
         if getattr(options, name) is not None and not (options.tree or options.json):
             raise UsageError(f"--{name} goes with --tree and --json", "it is about one message seen whole")
+    for name in ("schemas", "registry", "payloads"):
+        if getattr(options, name) and not options.records:
+            raise UsageError(f"--{name} goes with --records", "keys and values are shown by it")
     if options.format is not None and not options.records:
         raise UsageError("--format goes with --records", "add --records, or leave out --format")
     announce_compilation()

@@ -1,4 +1,4 @@
-"""A page of HTML with everything in it, in the style of `kwire diff`: no script, nothing that is loaded from elsewhere.
+"""A page of HTML with everything in it, as of `kwire diff`: no script, nothing that is loaded from elsewhere.
 
 In: text and tables. Out: HTML. Rule: whatever was captured is escaped, and made printable first.
 """

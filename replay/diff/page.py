@@ -11,10 +11,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
-from html import escape
 from typing import Any, Final
 
-from kwire.analyzer.common.escapes import printable
+from kwire.analyzer.common import page
 from kwire.replay.diff import noise
 from kwire.replay.diff.audit_results import OF_TRANSACTIONS, Audited
 from kwire.replay.diff.compare import Comparison
@@ -29,37 +28,12 @@ _ROWS: Final = 200
 _BARS: Final = 24
 _WIDTH, _HEIGHT = 360, 64
 
-_STYLE: Final = """
-:root { color-scheme: light dark; --ink: #1c2430; --soft: #5c6775; --line: #d8dee6; --back: #fff; --bad: #b3261e;
-  --good: #1b7f4b; --left: #4a78c2; --right: #d9822b; --card: #f6f8fa }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6e9ee; --soft: #9aa5b1; --line: #333c47; --back: #14181d;
-  --bad: #ff8a80; --good: #6fd19c; --left: #7ea6ea; --right: #f0a35a; --card: #1c2229 } }
-body { margin: 0 auto; max-width: 72rem; padding: 1.5rem; font: 15px/1.5 system-ui, sans-serif;
-  color: var(--ink); background: var(--back) }
-h1 { font-size: 1.35rem } h2 { font-size: 1.1rem; margin-top: 2rem }
-.bad { color: var(--bad) } .good { color: var(--good) } .soft { color: var(--soft) }
-article { background: var(--card); border: 1px solid var(--line); border-radius: 6px; padding: .7rem 1rem;
-  margin: .7rem 0 }
-table { border-collapse: collapse; width: 100%; display: block; overflow-x: auto }
-th, td { text-align: left; padding: .2rem .8rem .2rem 0; border-bottom: 1px solid var(--line); vertical-align: top }
-td.n, th.n { text-align: right } pre { overflow-x: auto; font-size: 12px; margin: .3rem 0 }
-.both { display: grid; grid-template-columns: 1fr 1fr; gap: 1rem }
-@media (max-width: 50rem) { .both { display: block } }
-.left { fill: var(--left); color: var(--left) } .right { fill: var(--right); color: var(--right) }
-svg { max-width: 100% }
-"""
-
 
 def as_html(comparison: Comparison, sides: tuple[str, str], pairs: Sequence[Pair]) -> str:
     """The page."""
     unexpected = [group for group in grouped(comparison.differences) if group.unexpected]
-    heading = headline("kwire diff", verdict(comparison, unexpected), bool(unexpected))
-    return document("kwire diff", [heading, *body(comparison, sides, pairs)])
-
-
-def headline(command: str, verdict_text: str, is_bad: bool) -> str:
-    """The heading of a page: which command says what."""
-    return f'<h1>{_text(command)}: <span class="{"bad" if is_bad else "good"}">{_text(verdict_text)}</span></h1>'
+    heading = page.headline("kwire diff", verdict(comparison, unexpected), bool(unexpected))
+    return page.document("kwire diff", [heading, *body(comparison, sides, pairs)])
 
 
 def body(comparison: Comparison, sides: tuple[str, str], pairs: Sequence[Pair]) -> list[str]:
@@ -67,7 +41,7 @@ def body(comparison: Comparison, sides: tuple[str, str], pairs: Sequence[Pair]) 
     groups = grouped(comparison.differences)
     unexpected = [group for group in groups if group.unexpected]
     expected = [group for group in groups if not group.unexpected and group.examples[0].cause is None]
-    parts = ["".join(f'<p class="soft">{_text(line)}</p>' for line in summary_lines(comparison, sides))]
+    parts = ["".join(f'<p class="soft">{page.text(line)}</p>' for line in summary_lines(comparison, sides))]
     if unexpected:
         parts += [
             "<h2>What differs, and what follows from it</h2>",
@@ -81,38 +55,11 @@ def body(comparison: Comparison, sides: tuple[str, str], pairs: Sequence[Pair]) 
     return parts
 
 
-def document(title: str, parts: Sequence[str]) -> str:
-    """A page of these parts, with everything in it."""
-    joined = "\n".join(parts)
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{_text(title)}</title>'
-        f"<style>{_STYLE}</style></head><body>\n{joined}\n</body></html>\n"
-    )
-
-
-def _text(value: object) -> str:
-    return escape(printable(str(value)))
-
-
-def table(columns: Sequence[str], rows: Sequence[Sequence[object]], numbers: int = 0) -> str:
-    """A table of text. `numbers`: so many columns, the last ones, are numbers."""
-    first = len(columns) - numbers
-
-    def line(cells: Sequence[object], tag: str) -> str:
-        return "".join(
-            f"<{tag}{' class=n' if at >= first else ''}>{_text(cell)}</{tag}>" for at, cell in enumerate(cells)
-        )
-
-    body = "".join(f"<tr>{line(row, 'td')}</tr>" for row in rows)
-    return f"<table><thead><tr>{line(columns, 'th')}</tr></thead><tbody>{body}</tbody></table>"
-
-
 # --- causes ---
 
 
 def _cause(group: Grouped, sides: tuple[str, str], pairs: Sequence[Pair]) -> str:
-    follows = "".join(f"<li>{_text(consequence_text(consequence))}</li>" for consequence in group.consequences)
+    follows = "".join(f"<li>{page.text(consequence_text(consequence))}</li>" for consequence in group.consequences)
     rows = [
         (
             example.row["request_file"],
@@ -126,10 +73,10 @@ def _cause(group: Grouped, sides: tuple[str, str], pairs: Sequence[Pair]) -> str
         for example in group.examples
     ]
     columns = ("file", "packet", "connection", "id", "about", *sides)
-    parts = [f"<article><h3>{_text(group_title(group))}</h3>"]
+    parts = [f"<article><h3>{page.text(group_title(group))}</h3>"]
     if follows:
         parts.append(f"<p>From which follow</p><ul>{follows}</ul>")
-    parts.append(table(columns, rows))
+    parts.append(page.table(columns, rows))
     parts += _bodies(group.examples[0], sides, pairs)
     return "".join(parts) + "</article>"
 
@@ -148,7 +95,7 @@ def _bodies(example: Difference, sides: tuple[str, str], pairs: Sequence[Pair]) 
     for what, body in bodies:
         yield f'<h4>{what}</h4><div class="both">'
         for name, side, colour in zip(sides, (pair.left, pair.right), ("left", "right"), strict=True):
-            yield f'<div><b class="{colour}">{_text(name)}</b><pre>{_shown(body(side))}</pre></div>'
+            yield f'<div><b class="{colour}">{page.text(name)}</b><pre>{_shown(body(side))}</pre></div>'
         yield "</div>"
     yield "</details>"
 
@@ -158,7 +105,7 @@ def _shown(body: Any) -> str:
         return "none"
     text = json.dumps(_without_bytes(body), indent=1, ensure_ascii=False)
     shown = text if len(text) <= _MOST else f"{text[:_MOST]}\n... {len(text) - _MOST:,} characters more"
-    return "\n".join(map(_text, shown.split("\n")))
+    return "\n".join(map(page.text, shown.split("\n")))
 
 
 def _without_bytes(value: Any) -> Any:
@@ -171,7 +118,7 @@ def _without_bytes(value: Any) -> Any:
 
 def _expected(groups: Sequence[Grouped]) -> str:
     rows = [(group_title(group), group.rule or "", RULES[group.rule or ""]) for group in groups]
-    return table(("difference", "rule", "because"), rows)
+    return page.table(("difference", "rule", "because"), rows)
 
 
 # --- records ---
@@ -186,7 +133,7 @@ def _audit(audit: Audited) -> str:
     named = (name.replace("_", " ") for name in columns)
     headings = ("topic", "partition", "stored as, where otherwise than sent", *named)
     more = f'<p class="soft">and {len(worst) - _ROWS:,} partitions more</p>' if len(worst) > _ROWS else ""
-    return table(headings, rows, len(columns)) + more
+    return page.table(headings, rows, len(columns)) + more
 
 
 def _wrong(row: Any) -> int:
@@ -214,10 +161,11 @@ def _latencies(comparison: Comparison, sides: tuple[str, str]) -> Iterator[str]:
             (name, *(f"{quantiles(values)[at] / 1000:.2f}" for at in ("p50", "p95", "p99", "max")), len(values))
             for name, values in zip(sides, (left, right), strict=True)
         ]
-        quantile_table = table(("ms", "p50", "p95", "p99", "max", "answers"), rows, 5)
+        quantile_table = page.table(("ms", "p50", "p95", "p99", "max", "answers"), rows, 5)
         chart = _histogram(left, right)
-        shifts = "".join(f'<p class="soft">{_text(line.strip())}</p>' for line in noise.lines(_of(comparison, api)))
-        yield f'<article><h3>{_text(api)}{slower}</h3><div class="both">{quantile_table}{chart}</div>{shifts}</article>'
+        shifts = "".join(f'<p class="soft">{page.text(line.strip())}</p>' for line in noise.lines(_of(comparison, api)))
+        figures = f'<div class="both">{quantile_table}{chart}</div>{shifts}'
+        yield f"<article><h3>{page.text(api)}{slower}</h3>{figures}</article>"
     if both and not comparison.judged:
         yield '<p class="soft">Not judged: the sides were sent at different speeds.</p>'
 

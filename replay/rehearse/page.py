@@ -5,8 +5,9 @@ In: a `Verdict`, and the pairs that were compared. Out: text. Rules are those of
 
 from __future__ import annotations
 
+from kwire.analyzer.common.page import document, headline, table
 from kwire.replay.diff import junit
-from kwire.replay.diff.page import body, document, headline, table
+from kwire.replay.diff.page import body
 from kwire.replay.diff.pairs import Pairs
 from kwire.replay.rehearse.verdict import SIDES, Verdict
 

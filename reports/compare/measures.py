@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from kwire.analyzer.findings.capture import HELD
-from kwire.analyzer.frame.frame import NULL, Frame
+from kwire.analyzer.frame.frame import NULL
 from kwire.analyzer.protocol import api_keys as apis
 from kwire.analyzer.protocol import errors, schema
 from kwire.reports.compare.intervals import BLOCKS, Sums, Values
@@ -95,8 +95,6 @@ class _Measuring:
         self._is_answered = np.isin(status.codes[self._rows], status.codes_of("answered"))
         self._is_lost = np.isin(status.codes[self._rows], status.codes_of("unanswered"))
         self.measures = Measures(seconds=self._blocks.length / _SECOND)
-        self._positions = np.full(len(frame), -1, np.int64)
-        self._positions[self._rows] = np.arange(len(self._rows))
         self._connections()
         self._settings()
         self._sizes()
@@ -150,34 +148,34 @@ class _Measuring:
                 self.measures.versions[schema.api_name(key)] = _counted(chosen, {})
 
     def _groups(self) -> None:
-        frame = self._side.frame("groups")
-        is_own = np.isin(self._side.links_of(frame), self._role.links)
+        frame, rows = self._side.frame("groups"), self._side.rows_of("groups", self._role.links)
         protocol = frame.text("protocol")
-        self._fact("group_protocol", _texts(protocol.codes[is_own], protocol.values))
+        self._fact("group_protocol", _texts(protocol.codes[rows], protocol.values))
         event = frame.text("event")
-        joins = is_own & event.matches("join")
+        joins = rows[np.isin(event.codes[rows], event.codes_of("join"))]
         for name in ("session_timeout_ms", "rebalance_timeout_ms"):
             values = frame[name][joins]
             self._fact(name, _counted(values[values != NULL], {}))
         static = frame.text("group_instance_id").codes[joins] >= 0
         self._fact("static_membership", _counted(static.astype(np.int64), {0: "no", 1: "yes"}))
         offsets = self._side.frame("offsets", ("capture", "connection", "kind", "target"))
-        resets = np.isin(self._side.links_of(offsets), self._role.links) & offsets.text("kind").matches("reset")
-        target = offsets.text("target")
-        self._fact("offset_reset", _texts(target.codes[resets & (target.codes >= 0)], target.values))
+        rows = self._side.rows_of("offsets", self._role.links)
+        kind, target = offsets.text("kind"), offsets.text("target")
+        resets = rows[np.isin(kind.codes[rows], kind.codes_of("reset"))]
+        self._fact("offset_reset", _texts(target.codes[resets], target.values))
 
     # --- records ------------------------------------------------------------------------------------------------------
 
-    def _of_role(self, frame: Frame) -> tuple[np.ndarray, np.ndarray]:
+    def _of_role(self, table: str) -> tuple[np.ndarray, np.ndarray]:
         """Rows of a table that are of the role's exchanges, and the exchanges' positions among the role's."""
-        exchange = self._side.exchanges_of(frame)
-        position = np.where(exchange >= 0, self._positions[exchange], -1)
-        rows = np.flatnonzero(position >= 0)
-        return rows, position[rows]
+        rows = self._side.rows_of(table, self._role.links)
+        exchange = self._side.exchanges_of(table)[rows]
+        rows = rows[exchange >= 0]
+        return rows, np.searchsorted(self._rows, exchange[exchange >= 0])
 
     def _sizes(self) -> None:
         frame = self._side.frame("partitions", ("capture", "connection", "exchange", "record_bytes", "record_count"))
-        rows, position = self._of_role(frame)
+        rows, position = self._of_role("partitions")
         size, count, batches = (frame[name][rows] for name in ("record_bytes", "record_count", "batch_count"))
         key = self._api[position]
         for side, keys in (("write", (apis.PRODUCE,)), ("read", _READS)):
@@ -220,7 +218,7 @@ class _Measuring:
     def _batches(self) -> None:
         columns = ("capture", "connection", "exchange", "codec", "side", "producer_id", "first_timestamp")
         frame = self._side.frame("batches", columns)
-        rows, position = self._of_role(frame)
+        rows, position = self._of_role("batches")
         side = frame.text("side")
         rows_of = side.codes[rows]
         for name, what in (("produce", "codec"), ("fetch", "codec_read")):

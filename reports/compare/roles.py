@@ -113,16 +113,11 @@ def roles_of(side: Side) -> list[Role]:
     members: dict[int, list[int]] = {}
     for link in range(len(side.connections)):
         members.setdefault(tasks.find(("link", link)), []).append(link)
-    number = np.full(len(side.connections), -1, np.int64)
-    groups = [np.array(links, np.int64) for links in members.values()]
-    for at, links in enumerate(groups):
-        number[links] = at
-    of_rows = number[side.link]
     roles = []
-    for at, links in enumerate(groups):
-        rows = np.flatnonzero(of_rows == at)
+    for links in members.values():
+        rows = side.rows_of("exchanges", np.array(links, np.int64))
         if len(rows):
-            roles.append(_role(side, tasks, links, rows))
+            roles.append(_role(side, tasks, np.array(links, np.int64), rows))
     return sorted(roles, key=lambda role: (role.is_broker, -len(role.rows), role.name))
 
 

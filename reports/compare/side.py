@@ -60,11 +60,27 @@ class Side:
         self.source = RowGroups.of(dataset)
         self._numbers: dict[tuple[str, str], int] = {}
         self._bodies = bodies or {}
+        self._frames: dict[str, StoredFrame] = {}
+        self._orders: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        self._exchanges: dict[str, np.ndarray] = {}
         self.connections = self._read_connections()
 
     def frame(self, table: str, columns: Sequence[str] = ()) -> StoredFrame:
         """The rows of a table, of all captures."""
-        return read(self.source, table, columns)
+        if table not in self._frames:
+            self._frames[table] = read(self.source, table, columns)
+        return self._frames[table]
+
+    def rows_of(self, table: str, links: np.ndarray) -> np.ndarray:
+        """int64: the rows of a table that are of some connections, ascending."""
+        if table not in self._orders:
+            of_rows = self.links_of(self.frame(table))
+            order = np.argsort(of_rows, kind="stable")
+            self._orders[table] = order, of_rows[order]
+        order, ordered = self._orders[table]
+        starts, ends = np.searchsorted(ordered, links, "left"), np.searchsorted(ordered, links, "right")
+        parts = [order[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+        return np.sort(np.concatenate([np.zeros(0, np.int64), *parts]))
 
     @functools.cached_property
     def exchanges(self) -> StoredFrame:
@@ -108,12 +124,15 @@ class Side:
     def _number(self, capture: str, connection: str) -> int:
         return self._numbers.setdefault((capture, connection), len(self._numbers))
 
-    def exchanges_of(self, frame: Frame) -> np.ndarray:
+    def exchanges_of(self, table: str) -> np.ndarray:
         """int32[rows]: the exchanges of a table's rows, -1 where no request was seen."""
-        link, ordinal = self.links_of(frame), frame["exchange"]
-        out = np.full(len(frame), -1, np.int32)
-        self._index.join(out, link, ordinal, ordinal != NULL)
-        return out
+        if table not in self._exchanges:
+            frame = self.frame(table)
+            ordinal = frame["exchange"]
+            out = np.full(len(frame), -1, np.int32)
+            self._index.join(out, self.links_of(frame), ordinal, ordinal != NULL)
+            self._exchanges[table] = out
+        return self._exchanges[table]
 
     @functools.cached_property
     def _index(self) -> OrdinalIndex:
