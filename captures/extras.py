@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from typing import Final
 
 MEGABYTES: Final[Mapping[str, int]] = {
-    "all": 760,
+    "all": 780,
     "compile": 210,
     "live": 24,
     "metrics": 1,
+    "payloads": 15,
     "spark": 600,
     "sql": 140,
     "tls": 18,

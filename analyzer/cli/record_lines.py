@@ -70,6 +70,11 @@ def _rows(options: ShowOptions, notes: list[str]) -> Iterator[Row]:
                     f"{argument}: a dataset, and --filter and --follow are for captures",
                     f"kwire sql {shlex.quote(argument)} 'SELECT * FROM records WHERE ...'",
                 )
+            if PayloadOptions.of(options.schemas, options.registry, options.payloads) is not None:
+                raise UsageError(
+                    f"{argument}: a dataset, whose keys and values are decoded when it is made",
+                    f"kwire analyze CAPTURE -o {shlex.quote(argument)} with these options",
+                )
             yield from _of_dataset(argument)
     if not rest:
         return

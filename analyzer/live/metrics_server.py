@@ -27,6 +27,7 @@ from kwire.analyzer.live.metrics import (
 from kwire.analyzer.live.open_requests import OpenAtBroker
 from kwire.analyzer.live.reader_lag import Behind
 from kwire.analyzer.protocol import errors
+from kwire.captures.extras import install
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -51,7 +52,7 @@ def serve(address: tuple[str, int], standing: Callable[[], Standing]) -> tuple[s
         from prometheus_client import start_http_server
         from prometheus_client.registry import CollectorRegistry
     except ImportError:
-        raise UsageError("--metrics needs the package prometheus-client", "pip install 'kwire[metrics]'") from None
+        raise UsageError("--metrics needs the package prometheus-client", install("metrics")) from None
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(standing))
     host, port = address

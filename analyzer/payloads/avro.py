@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import struct
 from collections.abc import Sequence
 from typing import Any, Final
@@ -30,6 +31,13 @@ FAST_BYTES: Final = 64 << 10
 _FAST_NODES: Final = 5_000
 """Values that a schema may hold without a byte of payload, if fastavro is to read it."""
 _SCHEMA_DEPTH: Final = 64
+_INFINITE: Final = {
+    frozenset({"float"}): re.compile(rb"[\x80-\xff][\x7f\xff]"),
+    frozenset({"double"}): re.compile(rb"[\xf0-\xff][\x7f\xff]"),
+    frozenset({"float", "double"}): re.compile(rb"[\x80-\xff][\x7f\xff]"),
+}
+"""The last two bytes of NaN and the infinities, whose exponent has all bits set, by the kinds of numbers. (Others may
+look so; where none does, a value need not be searched for them.)"""
 
 _PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 _FINGERPRINT: Final = "CRC-64-AVRO"
@@ -52,7 +60,7 @@ class AvroCodec:
         size = _Size(self._types)
         nodes = size.of(self._schema)
         self._fast = not size.is_unbounded and nodes <= _FAST_NODES and not (references and size.is_named_apart)
-        self._floats = size.has_floats
+        self._infinite = _INFINITE.get(frozenset(size.floats))
 
     def fingerprint(self) -> bytes:
         """Return the schema's fingerprint, as single-object encoding has it: 8 bytes, the lowest first."""
@@ -66,10 +74,10 @@ class AvroCodec:
             try:
                 value = schemaless_reader(source, self._schema, None)
                 if source.tell() == len(data):
-                    return json_text.dump(value, self._floats and _may_be_infinite(data))
+                    return json_text.dump(value, self._infinite is not None and self._infinite.search(data) is not None)
             except Exception:  # whatever is wrong, the reader below says where
                 pass
-        return json_text.dump(self._reader(data, start).whole(self._schema), self._floats)
+        return json_text.dump(self._reader(data, start).whole(self._schema))
 
     def nodes(self, data: bytes, start: int = 0, message: str | None = None) -> tuple[Node, ...]:
         """Return a payload as nodes with the bytes of each field. Raises UndecodableError."""
@@ -120,7 +128,7 @@ class _Size:
         self._least: dict[str, int] = {}
         self.is_unbounded = False
         self.is_named_apart = False
-        self.has_floats = False
+        self.floats: set[str] = set()
 
     def of(self, schema: Any, depth: int = 0) -> int:
         """Return how many values one of this schema holds, if each of its lists had one element."""
@@ -132,7 +140,7 @@ class _Size:
         if isinstance(kind, dict | list):
             return self.of(kind, depth + 1)
         if kind in _PRIMITIVES:
-            self.has_floats |= kind in ("float", "double")
+            self.floats |= {kind} & {"float", "double"}
             return 1
         if kind in ("enum", "fixed"):
             return 1
@@ -330,11 +338,6 @@ class _Reader:
         data = self._data[self._at : self._at + size]
         self._at += size
         return data
-
-
-def _may_be_infinite(data: bytes) -> bool:
-    """Return whether bytes may hold NaN or an infinity: the last byte of one has all bits of the exponent."""
-    return b"\x7f" in data or b"\xff" in data
 
 
 def _shown(value: Any) -> Any:

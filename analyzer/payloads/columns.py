@@ -69,6 +69,11 @@ class _TopicNames:
         self._topic_name = topic_name
         self._known: dict[tuple[str | None, str | None], tuple[bool, str | None]] = {}
 
+    def of_rows(self, topics: Sequence[str | None], topic_ids: Sequence[str | None]) -> list[tuple[bool, str | None]]:
+        """Return what `of` says of each row."""
+        known = self._known
+        return [known.get(key) or self.of(*key) for key in zip(topics, topic_ids, strict=True)]
+
     def of(self, topic: str | None, topic_id: str | None) -> tuple[bool, str | None]:
         """Return whether records of a topic are decoded, and its name where it is known."""
         key = (topic, topic_id)
@@ -83,10 +88,7 @@ class _TopicNames:
 
 def _columns(table: pa.Table, decoder: PayloadDecoder, names: _TopicNames) -> dict[str, pa.Array]:
     """Return the columns of some rows."""
-    topics = [
-        names.of(topic, topic_id)
-        for topic, topic_id in zip(table.column("topic").to_pylist(), table.column("topic_id").to_pylist(), strict=True)
-    ]
+    topics = names.of_rows(table.column("topic").to_pylist(), table.column("topic_id").to_pylist())
     plain = pc.is_null(table.column("control_type")).to_pylist()
     wanted = [is_plain and topic[0] for is_plain, topic in zip(plain, topics, strict=True)]
     headers = _headers(table.column("headers"))

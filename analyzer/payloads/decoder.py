@@ -47,6 +47,8 @@ class PayloadDecoder:
     def __init__(self, schemas: Schemas, limits: PayloadLimits | None = None) -> None:
         self.schemas = schemas
         self._limits = limits or PayloadLimits()
+        self._seen: dict[bytes, tuple[str, str, Any]] = {}
+        """Codecs that have decoded, by the first bytes of Confluent's frames: most payloads begin as others did."""
 
     def decode(
         self, data: bytes | None, topic: str | None, side: str, headers: Mapping[str, bytes] = NO_HEADERS
@@ -54,6 +56,12 @@ class PayloadDecoder:
         """Decode one key or value (`side`)."""
         if data is None:
             return NULL
+        if not headers and (seen := self._seen.get(data[:5])) is not None:
+            format, schema_id, decode = seen
+            try:
+                return Payload(format, schema_id, decode(data, 5), None)
+            except UndecodableError:
+                pass  # below, with the reason
         try:
             frame = frame_of(data, side, headers, self._limits)
         except UndecodableError as failure:
@@ -88,7 +96,10 @@ class PayloadDecoder:
                 return None
             return Payload(codec.format, frame.schema_id, None, codec.reason)
         try:
-            return Payload(codec.format, frame.schema_id, _decoded(codec, frame), None)
+            decoded = Payload(codec.format, frame.schema_id, _decoded(codec, frame), None)
+            if frame.registry == CONFLUENT and frame.start == 5 and codec.format != PROTOBUF:
+                self._seen[frame.data[:5]] = codec.format, frame.schema_id, codec.decode
+            return decoded
         except UndecodableError as failure:
             reason = f"{codec.format} of schema {frame.schema_id}: {failure}"
             return Payload(codec.format, frame.schema_id, None, reason)

@@ -17,7 +17,7 @@ import orjson
 
 from kwire.analyzer.payloads.limits import UndecodableError
 
-_OPTIONS = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_NON_STR_KEYS
+_OPTIONS = orjson.OPT_PASSTHROUGH_DATETIME
 
 
 def dump(value: Any, floats: bool = True) -> bytes:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from kwire.analyzer.common.errors import UsageError
 from kwire.analyzer.payloads.limits import PayloadLimits
+from kwire.captures.extras import install
 
 if TYPE_CHECKING:
     from kwire.analyzer.payloads.captured import CapturedSchemas
@@ -95,6 +96,4 @@ def check_installed() -> None:
     """Raise UsageError where packages that decode are missing."""
     for package in _PACKAGES:
         if not _has(package):
-            raise UsageError(
-                f"decoding keys and values needs {package}, which is not installed", "pip install 'kwire[payloads]'"
-            )
+            raise UsageError(f"decoding keys and values needs {package}, which is not installed", install("payloads"))

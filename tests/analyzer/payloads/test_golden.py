@@ -14,7 +14,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, json_format
 
 from kwire import open_dataset
 from kwire.analyzer.payloads import proto_text, protobuf
-from tests.analyzer.cli.test_parser import printed
+from tests.analyzer.cli.test_parser import kwire, printed, refused
 from tests.analyzer.payloads.golden_payloads import GOLDEN, Case, decoder, golden, golden_capture, write_schemas
 
 DESCRIPTORS = json.loads((GOLDEN / "descriptors.json").read_text())
@@ -43,6 +43,7 @@ def test_records_of_a_dataset_have_the_values_in_columns(tmp_path: Path) -> None
         json.loads(line) for line in printed("show", capture, "--records", "--json", "--schemas", schemas).splitlines()
     ]
     assert [row["value_json"] for row in shown] == [row["value_json"] for row in rows]
+    refused(kwire("show", tmp_path / "dataset", "--records", "--schemas", schemas), "decoded when it is made")
     lines = printed("show", capture, "--records", "--schemas", schemas).splitlines()
     assert lines[4].split("\t")[-1] == '{"cents":5,"to":"Zoë"}'
 

@@ -225,3 +225,4 @@ def test_a_folder_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     capture = golden_capture(tmp_path / "golden.pcap")
     refused(kwire("show", "--records", capture, "--schemas", tmp_path / "none"), "not a folder")
     refused(kwire("analyze", capture, "--records", "meta", "--schemas", schemas), "--schemas does not go with")
+    refused(kwire("show", capture, "--schemas", schemas), "--schemas goes with --records")
