@@ -18,15 +18,26 @@ ALIKE = {
     "captures": set(),
     "analyzer": {
         # The same subject, asked by rules, told by the story, and learned by collectors.
-        *("cluster", "clients", "groups", "latency", "offsets", "sessions", "sources", "transactions", "zookeeper"),
+        *(
+            "cluster",
+            "clients",
+            "groups",
+            "journeys",
+            "latency",
+            "offsets",
+            "sessions",
+            "sources",
+            "transactions",
+            "zookeeper",
+        ),
         # A command and its options; what each command consists of; errors of Kafka and of kwire; installed rules.
         *("analyze", "command", "commands", "errors", "extensions", "manual", "values"),
         "analysis_tables",  # declared, and filled
         "pending",  # what is not known yet
-        *("columns", "framing", "text"),  # of the bulk path and of payloads
+        *("columns", "framing", "selection", "text"),  # of the bulk path and of payloads
     },
     "replay": {"offsets", "page"},
-    "reports": {"command", "engine", "source"},
+    "reports": {"bodies", "command", "engine", "source"},
 }
 """Modules whose names are there more than once because the thing is the same, by package."""
 
@@ -46,7 +57,7 @@ NOT_YET = {
             "RecordSets",
             "RowGroups",
         ),
-        "Source",
+        *("Selection", "Source"),
     },
     "replay": {"Fetched", "Partition", "Run", "Side", "Stored"},
     "reports": {"Answer", "View"},

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from kwire.analyzer.cli.pager import paged
-from kwire.analyzer.common.address_names import read_names
 from kwire.analyzer.common.errors import UsageError
 from kwire.analyzer.common.escapes import printable
 from kwire.analyzer.protocol.budget import BYTES
@@ -286,7 +285,11 @@ def show(options: ShowOptions) -> int:
     from kwire.analyzer.pipeline.read_options import ReadOptions
 
     _check_form(options)
-    names = read_names(options.names)
+    names: Mapping[str, str] = {}
+    if options.names:
+        from kwire.analyzer.common.address_names import read_names
+
+        names = read_names(options.names)
     fields = _names(options.fields, "--fields", "to show")
     counted = _names(options.count_by, "--count-by", "to count by")
     sort = _sort(options.sort)

@@ -31,7 +31,7 @@ ENOUGH: Final = 30
 """Values on each side below which no median is compared; as of `kwire diff`."""
 FEWEST: Final = 8
 """Events, and blocks with any, on each side below which no ratio is compared."""
-RUNS: Final = 3.0
+RUNS: Final = 6.0
 """So many times the variance between blocks is that between runs: a machine that is busy for a while is so in one run
 and not in the other."""
 POINTS: Final = 0.1

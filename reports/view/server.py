@@ -88,6 +88,11 @@ UNAUTHORISED: Final = (
     "hint: to open it again, start kwire view again\n"
 )
 
+UNAUTHORISED_AGAIN: Final = (
+    "kwire: this page needs the secret in the file of --token-file\n"
+    "hint: ?token=SECRET in the address, or a header: Authorization: Bearer SECRET\n"
+)
+
 
 @dataclass
 class Access:
@@ -268,7 +273,7 @@ def _check_access(request: Request, door: Access) -> Response | None:
     if request.url.path == "/" and token is not None and door.accept_token(token):
         query = str(request.url.remove_query_params("token").query)
         return door.set_cookie(RedirectResponse("/" + (f"?{query}" if query else ""), 303))
-    return PlainTextResponse(UNAUTHORISED, 403)
+    return PlainTextResponse(UNAUTHORISED_AGAIN if door.again else UNAUTHORISED, 403)
 
 
 def _is_browser(request: Request) -> bool:

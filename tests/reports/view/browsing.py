@@ -236,7 +236,8 @@ def delayed(application: ASGIApp) -> ASGIApp:
 CONTRAST = """() => {
   const part = value => (value /= 255) <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
   const light = colour => {
-    const [r, g, b] = colour.match(/[\\d.]+/g).map(Number).map(part);
+    const scale = colour.startsWith('color(') ? 255 : 1;  // of mixed colours, 0 to 1
+    const [r, g, b] = colour.match(/[\\d.]+/g).map(value => scale * value).map(part);
     return 0.2126 * r + 0.7152 * g + 0.0722 * b;
   };
   const ground = element => {

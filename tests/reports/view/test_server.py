@@ -130,7 +130,9 @@ def test_a_browser_without_the_token_may_type_it_where_it_is_ones_own(txn: Askin
     status, headers, _ = client.get("/token", "POST", right, origin=f"http://{HOST}", sec_fetch_site="same-origin")
     assert (status, headers["location"]) == (303, "/")
     assert client.get("/")[0] == 200
-    assert b"password" not in Client(txn, again=True).get("/")[2]  # a script is told in a line
+    text = Client(txn, again=True).get("/")[2]  # a script is told in a line
+    assert b"password" not in text
+    assert b"Authorization: Bearer" in text
 
 
 def test_a_link_that_works_once_is_no_form(client: Client) -> None:
