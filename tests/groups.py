@@ -71,6 +71,7 @@ BY_FILE = {
         "analyzer/pipeline/test_shares.py", "analyzer/bulk/test_loss.py",
         "analyzer/story/test_story.py::test_a_few_rows_at_a_time",
         "analyzer/bulk/test_partitions.py::test_partitions_are_what_the_bodies_say[cluster-",
+        "analyzer/export/test_packet_copy.py",
         "captures/test_packets.py::test_rows_of_a_shared_capture_are_those_of_dpkt",
     ),
 }
