@@ -36,7 +36,7 @@ def named_in(test_file: str) -> Iterator[str]:
     docstring = ast.get_docstring(ast.parse((ROOT / test_file).read_text(encoding="utf-8"))) or ""
     for match in _PROVES.finditer(docstring):
         for name in _NAME.findall(match[1]):
-            path = re.sub(r"^kwire[./]|\.(?:py|md)$|\.[A-Z]\w*$", "", name)
+            path = re.sub(r"^kwire[./]|\.(?:py|md|sql)$|\.[A-Z]\w*$", "", name)
             yield path.replace(".", "/")
 
 
