@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from kwire.analyzer.common import output_file
+from kwire.analyzer.common import output_file, workflow
 from kwire.analyzer.common.errors import UsageError
 from kwire.analyzer.common.escapes import printable
 from kwire.analyzer.common.listing import listed
@@ -67,6 +67,8 @@ class _Rehearsal:
         if "-" in options.captures:
             raise UsageError("rehearse reads a capture three times, which stdin cannot be", "keep it: tee FILE")
         self.options = options
+        if options.summary is not None:
+            workflow.check_summary(options.summary)
         self.addresses = {
             "old": request.address(options.old, "--old"),
             "new": request.address(options.new, "--new"),
@@ -264,7 +266,7 @@ class _Rehearsal:
         output_file.write_text(str(self.folder / "index.html"), page.as_html(result, pairing))
         output_file.write_text(str(self.folder / "junit.xml"), page.as_junit(result))
         if self.options.summary is not None:
-            output_file.write_text(self.options.summary, result.as_markdown())
+            workflow.write_summary(self.options.summary, result.as_markdown())
         sys.stdout.write(as_json if self.options.json else result.as_text())
         if not self.options.json:
             sys.stdout.write(f"{printable(str(self.folder))}: index.html, verdict.json, junit.xml, and the RUNs\n")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kwire.analyzer.common.escapes import printable
+from kwire.analyzer.common.markdown import literal
 from kwire.analyzer.options.replay import ANY, NEVER, SLOWER, UNEXPECTED
 from kwire.replay.diff import text
 from kwire.replay.diff.audit_results import is_of_records
@@ -206,23 +207,15 @@ class Verdict:
     def as_markdown(self) -> str:
         """A summary of 20 lines at most, for a build's page."""
         mark = "passed" if not self.exit_code else "failed" if self.exit_code == EXIT_DIFFERS else "not known"
-        lines = [f"### kwire rehearse: {mark}", "", _plain(self.line), ""]
+        lines = [f"### kwire rehearse: {mark}", "", literal(self.line), ""]
         for reason in self.reasons[:_SHOWN]:
-            lines.append(f"- **{reason.name}** (exit code {reason.exit_code}): {_plain(reason.text)}")
+            lines.append(f"- **{reason.name}** (exit code {reason.exit_code}): {literal(reason.text)}")
         lines += ["", "| run | target | requests | seconds | audit |", "|---|---|---|---|---|"] if self.runs else []
         for run in self.runs:
             cells = (run.name, run.target, f"{run.counts['total']:,}", f"{run.seconds:.1f}", run.audit)
-            lines.append("| " + " | ".join(map(_plain, cells)) + " |")
+            lines.append("| " + " | ".join(map(literal, cells)) + " |")
         known = _known(self.accepted, self.unused)
-        return "\n".join([*lines, *(["", *(f"- {_plain(line)}" for line in known[:2])] if known else [])]) + "\n"
-
-
-def _plain(value: str) -> str:
-    """Text in Markdown that means nothing but itself."""
-    escaped = printable(value).replace("\\", "\\\\")
-    for mark in "|*_`<>[]":
-        escaped = escaped.replace(mark, f"\\{mark}")
-    return escaped
+        return "\n".join([*lines, *(["", *(f"- {literal(line)}" for line in known[:2])] if known else [])]) + "\n"
 
 
 def _known(accepted: Sequence[dict[str, Any]], unused: Sequence[dict[str, str]]) -> list[str]:
