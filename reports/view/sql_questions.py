@@ -8,7 +8,6 @@ the last answers are cached, of each at most `MAX_ANSWER_ROWS`.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -162,13 +161,12 @@ def _kind(column: pa.Field) -> str:
     return shown if shown == "time" or pa.types.is_integer(column.type) else "text"
 
 
-def _values(column: pa.Field, values: pa.ChunkedArray) -> Sequence[Any]:
+def _values(column: pa.Field, values: pa.ChunkedArray) -> list[Any]:
     """Get values for JSON: integers as they are, times as microseconds, others as text, cut to `MAX_TEXT`."""
     from kwire.reports.results import cell_text
 
-    if column.type == contract.TIME:
-        return values.cast(pa.int64()).to_pylist()
-    if pa.types.is_integer(column.type):
-        return values.to_pylist()
-    texts = (None if value is None else cell_text(value) for value in values.to_pylist())
+    plain: list[Any] = (values.cast(pa.int64()) if column.type == contract.TIME else values).to_pylist()
+    if column.type == contract.TIME or pa.types.is_integer(column.type):
+        return plain
+    texts = (None if value is None else cell_text(value) for value in plain)
     return [text if text is None or len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…" for text in texts]

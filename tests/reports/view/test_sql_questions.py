@@ -103,7 +103,12 @@ def test_rows_are_bounded_and_it_says_so(questions: Asking, monkeypatch: pytest.
 def test_an_answer_is_asked_for_once_and_few_are_cached(questions: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     ask = sql_questions._ask
-    monkeypatch.setattr(sql_questions, "_ask", lambda path, name: calls.append(name) or ask(path, name))
+
+    def counted(path: Path, name: str) -> Any:
+        calls.append(name)
+        return ask(path, name)
+
+    monkeypatch.setattr(sql_questions, "_ask", counted)
     monkeypatch.setattr(sql_questions, "MAX_ANSWERS", 2)
     fresh = SqlQuestions(questions.view.tables.dataset.path, True)
     for name in ("busy_clients", "throttled", "busy_clients", "retries", "throttled"):
