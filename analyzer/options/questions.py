@@ -178,7 +178,7 @@ class CompareOptions(ReadArguments, CommandOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ViewOptions(ReadArguments, CommandOptions):
+class ViewOptions(ReadArguments, ViewsOptions, CommandOptions):
     """Options of `kwire view`. `judge`: tells how a RUN's exchanges differ from the captured ones."""
 
     examples: ClassVar[tuple[tuple[str, str], ...]] = (
