@@ -28,7 +28,7 @@ def schemas(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_schemas(tmp_path_factory.mktemp("payload-findings") / "schemas")
 
 
-def found(*arguments: Any) -> dict[str, dict[str, Any]]:
+def printed_findings(*arguments: Any) -> dict[str, dict[str, Any]]:
     """Findings about payloads that the command prints, by code."""
     lines = printed("findings", *arguments, "--only", CODES, "--json").splitlines()
     rows = [json.loads(line) for line in lines]
@@ -39,7 +39,7 @@ def found(*arguments: Any) -> dict[str, dict[str, Any]]:
 def test_a_topic_with_one_of_each(tmp_path: Path, schemas: Path) -> None:
     values = [AVRO.data, AVRO.data, AVRO.data[:-1], b'{"id": 1}', b"\0\0\0\0\x63abcdef", AVRO.data]
     capture = write_capture(tmp_path / "orders.pcap", [("orders", None, value, ()) for value in values])
-    rows = found(capture, "--schemas", schemas)
+    rows = printed_findings(capture, "--schemas", schemas)
     assert sorted(rows) == ["mixed-formats", "payload-undecodable", "schema-unknown-id"]
     pill = rows["payload-undecodable"]
     assert (pill["severity"], pill["count"]) == ("error", 1)
@@ -50,17 +50,17 @@ def test_a_topic_with_one_of_each(tmp_path: Path, schemas: Path) -> None:
     assert rows["schema-unknown-id"]["what"]["schema_id"] == "99"
     assert "(avro: 5) and 1 that names none (json)" in rows["mixed-formats"]["text"]
     printed("analyze", capture, "-o", tmp_path / "dataset", "--schemas", schemas)
-    assert found(tmp_path / "dataset") == rows
+    assert printed_findings(tmp_path / "dataset") == rows
     assert [entry["schema_sources"] for entry in open_dataset(tmp_path / "dataset").captures] == [["folder"]]
-    assert found(capture) == {}
-    assert sorted(found(capture, "--payloads")) == ["mixed-formats"]
+    assert printed_findings(capture) == {}
+    assert sorted(printed_findings(capture, "--payloads")) == ["mixed-formats"]
 
 
 def test_a_new_schema_is_a_note(tmp_path: Path, schemas: Path) -> None:
     other = next(case for case in golden()[1] if case.format == "avro" and case.data[4] not in (AVRO.data[4], 0))
     values = [AVRO.data] * 3 + [other.data] * 2
     capture = write_capture(tmp_path / "orders.pcap", [("orders", None, value, ()) for value in values])
-    (row,) = found(capture, "--schemas", schemas).values()
+    (row,) = printed_findings(capture, "--schemas", schemas).values()
     assert (row["code"], row["severity"], row["count"]) == ("schema-changed", "note", 2)
     assert (row["what"]["before"], row["what"]["schema_id"]) == (str(AVRO.data[4]), str(other.data[4]))
 
@@ -72,7 +72,7 @@ def test_who_fetched_a_record_is_told_where_nobody_was_seen_to_write_it(tmp_path
         writes.append(answering(fetch_answer(number, batch([record(0, None, value)]))))
     capture = tmp_path / "orders.pcap"
     capture.write_bytes(pcap(rendered(converse(writes)), nanoseconds=True))
-    row = found(capture, "--schemas", schemas)["payload-undecodable"]
+    row = printed_findings(capture, "--schemas", schemas)["payload-undecodable"]
     assert row["count"] == 1
     assert "fetched a value that does not decode" in row["text"]
     assert "; who wrote it was not captured; " in row["text"]
@@ -80,12 +80,12 @@ def test_who_fetched_a_record_is_told_where_nobody_was_seen_to_write_it(tmp_path
 
 
 def test_clean_values_raise_nothing(tmp_path: Path, schemas: Path) -> None:
-    assert found(golden_capture(tmp_path / "golden.pcap"), "--schemas", schemas) == {}
+    assert printed_findings(golden_capture(tmp_path / "golden.pcap"), "--schemas", schemas) == {}
 
 
 @pytest.mark.parametrize("name", ["client-kafkajs-3.9", "codecs-franzgo-4.3"])
 def test_captures_without_schemas_raise_nothing(name: str) -> None:
-    assert found(SAMPLES / name / "capture.pcap", "--payloads") == {}
+    assert printed_findings(SAMPLES / name / "capture.pcap", "--payloads") == {}
 
 
 def test_a_dataset_was_decoded_when_it_was_made(tmp_path: Path, schemas: Path) -> None:
