@@ -60,7 +60,7 @@ def _rows(table: pa.Table) -> Iterator[list[Any]]:
         yield from (list(row) for row in zip(*(column.to_pylist() for column in batch.columns)))
 
 
-def _cell(value: Any) -> str:
+def cell_text(value: Any) -> str:
     """A value as text: null is empty."""
     text = plain(value, _text)
     if text is None:
@@ -74,7 +74,7 @@ def as_text(table: pa.Table) -> str:
     """Aligned columns below their names, numbers to the right."""
     names = [printable(name) for name in table.column_names]
     right = {i for i, column in enumerate(table.schema) if _is_number(column.type)}
-    return aligned([names, *([printable(_cell(value)) for value in row] for row in _rows(table))], right)
+    return aligned([names, *([printable(cell_text(value)) for value in row] for row in _rows(table))], right)
 
 
 def _is_number(kind: pa.DataType) -> bool:
@@ -89,7 +89,7 @@ def as_csv(table: pa.Table, *, raw: bool = False, terminal: bool = False) -> Ite
     """
 
     def line(values: list[Any]) -> str:
-        cells = [_cell(value) for value in values]
+        cells = [cell_text(value) for value in values]
         if not raw:
             cells = [
                 f"'{cell}" if cell.startswith(_FORMULA) and not isinstance(value, _NUMBERS) else cell

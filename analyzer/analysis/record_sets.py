@@ -121,6 +121,11 @@ class OpenedRecords:
         """Counts of batches and records so far."""
         return self._tables.counts
 
+    @property
+    def schema_sources(self) -> list[str] | None:
+        """Where the schemas of keys and values come from; None: these are not decoded."""
+        return None if self._payloads is None else self._payloads.sources()
+
     def take(self, window: Window, *_: object) -> None:
         if self._mode == NO_RECORDS:
             return

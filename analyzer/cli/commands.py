@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from kwire.analyzer.options.analyze import AnalyzeOptions
     from kwire.analyzer.options.common import ReadArguments
     from kwire.analyzer.options.show import ShowOptions
+    from kwire.analyzer.payloads.options import PayloadOptions
     from kwire.analyzer.pipeline.points import Progress
     from kwire.captures.kernels import Compiling
 
@@ -212,20 +213,24 @@ def dataset_of(
     keep_bytes: bool = False,
     progress: Progress | None = None,
     seen: Callable[[str, Table], None] | None = None,
+    payloads: PayloadOptions | None = None,
 ) -> None:
     """Analyse the captures that a command was given in place of a dataset; `options`: those of reading; `keep_bytes`:
-    with the table `messages`; `progress`: who is told how far it is, in place of a bar; `seen`: who gets the rows."""
+    with the table `messages`; `progress`: who is told how far it is, in place of a bar; `seen`: who gets the rows;
+    `payloads`: how keys and values are decoded."""
     announce_compilation()
     from kwire.analyzer import api
     from kwire.analyzer.pipeline.points import AnalysisOptions
     from kwire.analyzer.pipeline.read_options import ReadOptions
+    from kwire.analyzer.records.arrow_tables import BATCHES, FULL
 
+    records = BATCHES if payloads is None else FULL
     with _progress() if progress is None else contextlib.nullcontext(progress) as report:
         result = api.decode(
             captures,
             out,
             ReadOptions.from_arguments(options),
-            AnalysisOptions.of(options.filter, keep_bytes=keep_bytes),
+            AnalysisOptions.of(options.filter, keep_bytes=keep_bytes, records=records, payloads=payloads),
             progress=report,
             stdin=sys.stdin.buffer,
             seen=seen,

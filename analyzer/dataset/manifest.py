@@ -106,6 +106,7 @@ def _is_capture(entry: Any) -> bool:
         and isinstance(entry.get("link_types", []), list)
         and all(isinstance(link, str) for link in entry.get("link_types", []))
         and isinstance(entry.get("meaning", False), bool)
+        and isinstance(entry.get("schema_sources", []), list)
         and isinstance(entry.get("attempts", []), list)
         and all(_is_attempt(attempt) for attempt in entry.get("attempts", []))
         and isinstance(entry.get("advertised", []), list)

@@ -29,6 +29,7 @@ from kwire.analyzer.findings import (  # noqa: F401  (each registers its rules)
     malformed,
     network,
     not_kafka,
+    payloads,
     produce,
     readers,
     replication,

@@ -634,7 +634,7 @@ def stuck(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
             since,
             until,
             who,
-            {"topic": where[0], "partition": str(where[1])},
+            {"topic": where[0], "partition": str(where[1]), "offset": str(here)},
             (int(read.owner[same[0]]), int(read.owner[group_rows[-1]])),
             cause=cause,
             proven=True if cause else None,

@@ -11,6 +11,7 @@ from kwire.analyzer.options.common import (
     CommandOptions,
     EngineOptions,
     KeylogOptions,
+    PayloadArguments,
     ReadArguments,
     ViewsOptions,
     color,
@@ -59,7 +60,7 @@ class ReportOptions(ReadArguments, EngineOptions, ViewsOptions, CommandOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FindingsOptions(ReadArguments, CommandOptions):
+class FindingsOptions(PayloadArguments, ReadArguments, CommandOptions):
     """Options of `kwire findings`. `released`: versions of each API, by key, that the release `target` offers."""
 
     examples: ClassVar[tuple[tuple[str, str], ...]] = (
@@ -177,7 +178,7 @@ class CompareOptions(ReadArguments, CommandOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ViewOptions(ReadArguments, CommandOptions):
+class ViewOptions(ReadArguments, ViewsOptions, CommandOptions):
     """Options of `kwire view`. `judge`: tells how a RUN's exchanges differ from the captured ones."""
 
     examples: ClassVar[tuple[tuple[str, str], ...]] = (

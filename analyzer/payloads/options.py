@@ -43,6 +43,11 @@ class PayloadOptions:
         """Return options if any was given, else None: nothing is decoded."""
         return cls(schemas, registry) if payloads or schemas is not None or registry is not None else None
 
+    def sources(self) -> list[str]:
+        """Return where schemas come from, in the order in which these are asked: as column `source` of `schemas`."""
+        given = {"folder": self.schemas, "capture": self.captured, "registry": self.registry}
+        return [source for source, value in given.items() if value is not None]
+
     def decoder(self) -> PayloadDecoder:
         """Make a decoder. Raises UsageError."""
         check_installed()

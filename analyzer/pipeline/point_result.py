@@ -68,10 +68,12 @@ def point_result(
     zookeeper: Requests,
     brokers: Brokers,
     means: bool,
+    schema_sources: list[str] | None,
     early_rows: int,
     passed: tuple[int, int] | None,
 ) -> PointResult:
-    """Put a result together. `means`: the traffic was analysed; `early_rows`: how often rows were made on the way."""
+    """Put a result together. `means`: the traffic was analysed; `schema_sources`: where the schemas of keys and values
+    came from, None: these were not decoded; `early_rows`: how often rows were made on the way."""
     entry = {**_entry(point, stats), "meaning": means}
     if failed := list(_failed(attempts, ended.ports)):
         entry["attempts"] = failed[:MOST_ATTEMPTS]
@@ -79,6 +81,8 @@ def point_result(
         entry["advertised"] = advertised[:MOST_ADVERTISED]
     if ended.decrypted:
         entry["decrypted"] = True
+    if schema_sources is not None:
+        entry["schema_sources"] = schema_sources
     if ended.otherwise:
         entry["answered_otherwise"] = [
             {"connection": connection.connection, "looks_like": connection.looks_like} for connection in ended.otherwise

@@ -221,6 +221,7 @@ class PointTables(Sink[Rows]):
             zookeeper=self._zookeeper,
             brokers=self._brokers,
             means=self._options.means,
+            schema_sources=self._records.schema_sources,
             early_rows=self.analysis.early_rows,
             passed=(self.selection.matched, self.selection.seen) if self._options.filter is not None else None,
         )

@@ -35,6 +35,7 @@ from kwire.reports.view import (
     heatmap,
     message_diff,
     other_tables,
+    sql_questions,
     summary_counts,
     timeline,
 )
@@ -43,6 +44,7 @@ from kwire.reports.view.messages import Messages
 from kwire.reports.view.notes import Notes
 from kwire.reports.view.record_list import RecordList
 from kwire.reports.view.source_captures import SIDES
+from kwire.reports.view.sql_questions import SqlQuestions
 from kwire.reports.view.tables import BadRequestError, Key, Tables, format_key, parse_key
 
 Query = Mapping[str, str]
@@ -80,6 +82,7 @@ class View:
     growing  True if more exchanges will follow
     pairs    exchanges that were recorded twice, if there are any
     records  the records in the messages
+    questions  questions in SQL about the dataset
     """
 
     tables: Tables
@@ -91,10 +94,13 @@ class View:
     notes: Notes = field(default_factory=Notes)
     pairs: ExchangePairs | None = None
     records: RecordList = None  # type: ignore[assignment]
+    questions: SqlQuestions = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         if self.records is None:
             object.__setattr__(self, "records", RecordList(self.tables, self.messages))
+        if self.questions is None:
+            object.__setattr__(self, "questions", SqlQuestions(self.tables.dataset.path, not self.growing))
 
 
 def answer_call(view: View, what: str, query: Query) -> Answer:
@@ -368,8 +374,8 @@ def marked(view: View, query: Query) -> Any:
 
 
 def table(view: View, query: Query) -> Any:
-    """Get a window of another list: of a table of the dataset (`filters` choose the exchanges of a row), or of the
-    frames or pairs of the chosen exchanges (`keys` identify them)."""
+    """Get a window of another list: of a table of the dataset (`filters` choose the exchanges of a row), of the frames
+    or pairs of the chosen exchanges (`keys` identify them), or of questions in SQL or the answer to one."""
     start, count = _number(query, "start", 0), min(_number(query, "count", 100), MAX_ROWS)
     name, text, sort = (query.get(parameter, "") for parameter in ("name", "filter", "sort"))
     if name == "frames":
@@ -379,6 +385,10 @@ def table(view: View, query: Query) -> Any:
     if name == "pairs":
         differing = query.get("only", "") == "differing"
         return _safe(_pairs_of(view).window(view.tables, text, sort, differing, start, count))
+    if name == "questions":
+        return sql_questions.listed(start, count)
+    if name == "answer":
+        return _safe(view.questions.window(query.get("question", ""), sort, start, count))
     return _safe(other_tables.window(view.tables, name, sort, start, count))
 
 

@@ -69,6 +69,7 @@ def view(options: ViewOptions) -> int:
         stack.callback(
             signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, _end)
         )  # so that temporary files are removed
+        _have_own_views(options, stack)
         opening = _ViewOpener(options)
         stack.callback(opening.end)
         if not has_plain_input(options.sources, options):
@@ -104,6 +105,18 @@ def view(options: ViewOptions) -> int:
         server.run(sockets=[listening])
         opening.raise_failure()
     return 0
+
+
+def _have_own_views(options: ViewOptions, stack: contextlib.ExitStack) -> None:
+    """Have the user's questions and zones until the view ends. Raises KwireError."""
+    if options.views is not None:  # what checks them takes longer to load than the page
+        from kwire.reports import own_views
+
+        stack.enter_context(own_views.opened(options.views))
+    if options.zones is not None:
+        from kwire.reports import zones
+
+        stack.enter_context(zones.opened(options.zones))
 
 
 class _ViewOpener:

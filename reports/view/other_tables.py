@@ -45,7 +45,7 @@ def window(tables: Tables, name: str, sort: str, start: int, count: int) -> dict
         "about": [
             {
                 "name": column.name,
-                "kind": _kind(column),
+                "kind": kind(column),
                 "about": column.about,
                 "quiet": _quiet(rows, column.name, several),
             }
@@ -65,7 +65,8 @@ def _quiet(rows: list[dict[str, Any]], name: str, several: bool) -> bool:
     return not any(row[name] or row[name] == "" for row in rows)
 
 
-def _kind(column: contract.Column) -> str:
+def kind(column: contract.Column | pa.Field) -> str:
+    """Get the kind of a column's values: time, duration, size or text."""
     if column.type == contract.TIME:
         return "time"
     return "duration" if column.name.endswith("_us") else "size" if column.name.endswith("_bytes") else "text"

@@ -170,6 +170,9 @@ def application(current: CurrentView, door: Access) -> ASGIApp:
         watching = asyncio.create_task(_watch_disconnect(request, gone))
         try:
             answer = await run_in_threadpool(_answer, current, what, query, gone)
+        except asyncio.CancelledError:  # the server ends, and must not wait for the answer
+            gone.set()
+            raise
         finally:
             watching.cancel()
         if what == "rows":

@@ -8,13 +8,14 @@ const BLOCK = 100;
 const HEIGHT = 22;
 
 /** @type {ListColumn} */
-const NOTHING = { name: "", sort: "", filter: "", only: "" };
+const NOTHING = { name: "", sort: "", filter: "", only: "", question: "" };
 
 /** @typedef {{name: string, kind: string, about: string, sorted?: boolean, title?: string | null, quiet?: boolean, wide?: boolean}} About */
 
 /**
- * What is listed: `name` of a list, of what a filter chooses where it follows that; `only`: pairs that differ.
- * @typedef {{name: string, sort: string, filter: string, only: string}} ListColumn
+ * What is listed: `name` of a list, of what a filter chooses where it follows that; `only`: pairs that differ;
+ * `question`: what an answer answers.
+ * @typedef {{name: string, sort: string, filter: string, only: string, question: string}} ListColumn
  */
 
 /**
@@ -22,6 +23,8 @@ const NOTHING = { name: "", sort: "", filter: "", only: "" };
  * @property {(filter: string) => void} taken the exchanges of a row are wanted
  * @property {(key: string, side?: string, path?: string) => void} chosen a row that is an exchange's, or a field's of it
  * @property {(side: string) => void} entered and that is to be looked into
+ * @property {(question: string) => void} opened the answer to a row's question is wanted
+ * @property {(text: string) => void} answering which question the rows answer
  * @property {(filter: string, text: string, x: number, y: number) => void} menu
  * @property {(text: string) => void} counted
  * @property {(failure: unknown) => void} failed
@@ -33,7 +36,7 @@ const WIDTHS = /** @type {Record<string, number>} */ ({ duration: 10, size: 10 }
 const WIDEST = 44;
 
 /** What rows of a list are, where its name does not say. */
-const ROWS = /** @type {Record<string, string>} */ ({ groups: "events of groups" });
+const ROWS = /** @type {Record<string, string>} */ ({ groups: "events of groups", answer: "rows" });
 
 /**
  * A value as text.
@@ -90,7 +93,7 @@ export class Lists {
     this.due = -1;
     /** @type {About[]} */
     this.about = [];
-    /** @type {Map<number, {columns: Record<string, any[]>, filters?: string[], keys?: string[], sides?: string[], paths?: string[]}>} */
+    /** @type {Map<number, {columns: Record<string, any[]>, filters?: string[], opens?: string[], keys?: string[], sides?: string[], paths?: string[]}>} */
     this.blocks = new Map();
     this.stop = new AbortController();
     /** @type {Set<number>} */
@@ -137,10 +140,11 @@ export class Lists {
         this.rows.position = 0;
       }
       if (!stays || found.total !== this.rows.count) this.to.counted(`${counted(found.total)}${found.more ? ", and more" : ""} ${ROWS[asked.name] ?? asked.name}`);
+      this.to.answering(found.question ?? "");
       this.rows.resize(found.total);
     } catch (failure) {
       if (givenUp(failure)) return;
-      if (asked.name !== this.asked.name) this.empty();
+      if (asked.name !== this.asked.name || asked.question !== this.asked.question) this.empty();
       this.wanted = this.asked;
       this.to.failed(failure);
     }
@@ -251,9 +255,10 @@ export class Lists {
 
   /** @param {number} index */
   take(index) {
-    const filter = this.filter(index);
+    const filter = this.filter(index), block = this.blocks.get(Math.floor(index / BLOCK)), question = block?.opens?.[index % BLOCK];
     if (filter) this.to.taken(filter);
-    else if (index >= 0) this.to.entered(this.blocks.get(Math.floor(index / BLOCK))?.sides?.[index % BLOCK] ?? "request");
+    else if (question) this.to.opened(question);
+    else if (block?.keys) this.to.entered(block.sides?.[index % BLOCK] ?? "request");
   }
 
   /**

@@ -3,17 +3,18 @@
 import { element } from "./frame.js";
 import { Ladder } from "./ladder.js";
 import { Lists } from "./lists.js";
-import { joined } from "./text.js";
+import { say } from "./rows.js";
+import { joined, printable } from "./text.js";
 import { Timeline } from "./timeline.js";
 
-const NAMES = ["", "records", "frames", "pairs", "connections", "clients", "groups", "rebalances", "transactions", "ladder", "timeline"];
+const NAMES = ["", "records", "frames", "pairs", "connections", "clients", "groups", "rebalances", "transactions", "questions", "ladder", "timeline"];
 /** The first one: exchanges. */
 
 const DRAWN = ["ladder", "timeline"];
 const OF_FILTER = ["records", "frames", "pairs"];
 const TRACKS = ["connection", "client", "group", "member"];
 
-/** @typedef {{list: string, tracks: string, filter: string, only: string, against: string}} Shown the part of the page's state that this is about */
+/** @typedef {{list: string, question: string, tracks: string, filter: string, only: string, against: string}} Shown the part of the page's state that this is about */
 
 export class Tabs {
   /**
@@ -40,7 +41,7 @@ export class Tabs {
     this.ladder = new Ladder(element("ladder", HTMLCanvasElement), element("drawn"), { chosen, failed });
     this.timeline = new Timeline(element("timeline", HTMLCanvasElement), element("drawn"), { chosen, failed }, to.narrow);
     this.tables = new Lists(element("other"), element("others-head"), {
-      taken: (filter) => this.take(filter), chosen, entered: to.entered, began: () => to.now().begin,
+      taken: (filter) => this.take(filter), opened: (question) => this.open(question), chosen, entered: to.entered, began: () => to.now().begin,
       menu: (filter, text, x, y) => to.menu(
         [
           ...(filter
@@ -48,15 +49,17 @@ export class Tabs {
                 { text: "its exchanges", does: () => this.take(filter) },
                 { text: "its exchanges among those that are chosen", does: () => this.take(joined(state.filter, filter)) },
               ]
-            : [{ text: "among the exchanges", does: () => this.turn("") }]),
+            : state.list === "questions" ? [] : [{ text: "among the exchanges", does: () => this.turn("") }]),
           { text: "copy value", does: () => to.copy(text) },
         ],
         x, y,
       ),
       counted: (text) => to.tell(this.said = text),
+      answering: (text) => say(element("question"), printable(text)),
       failed,
     });
     element("only").addEventListener("click", () => this.differing());
+    element("questions").addEventListener("click", () => this.turn("questions"));
   }
 
   /** Is a picture shown? */
@@ -94,11 +97,20 @@ export class Tabs {
   }
 
   /**
+   * The answer to a question.
+   * @param {string} question
+   */
+  open(question) {
+    this.to.become({ question }, true);
+    this.draw();
+  }
+
+  /**
    * What is wanted, in its place.
    * @param {boolean} [again] there may be more of it
    */
   draw(again = false) {
-    const { list } = this.state;
+    const { list } = this.state, question = list === "questions" ? this.state.question : "", name = question ? "answer" : list;
     if (!list || this.picture) {
       this.tables.leave();
       if (this.said && element("status").textContent === this.said) this.to.tell("");
@@ -109,6 +121,7 @@ export class Tabs {
     for (const name of DRAWN) element(name).hidden = list !== name;
     element("scroll").hidden = Boolean(list);
     element("twice").hidden = list !== "pairs";
+    element("asked").hidden = !question;
     element("tabs").replaceChildren(...this.names.map((name) => {
       const tab = document.createElement("button");
       tab.type = "button";
@@ -120,7 +133,13 @@ export class Tabs {
       return tab;
     }));
     if (this.following) this.redraw();
-    else if (list && (this.tables.wanted.name !== list || again)) void this.tables.show({ name: list, sort: "", filter: "", only: "" });
+    else if (list && (this.tables.wanted.name !== name || this.tables.wanted.question !== question || again)) {
+      if (question !== this.tables.asked.question && question) {
+        say(element("question"), printable(question));
+        this.to.tell(this.said = `asking ${question} …`);
+      }
+      void this.tables.show({ name, sort: "", filter: "", only: "", question });
+    }
   }
 
   /** What is shown, of what the filter chooses. */
@@ -130,14 +149,14 @@ export class Tabs {
     if (OF_FILTER.includes(state.list)) {
       element("only").setAttribute("aria-pressed", String(Boolean(state.only)));
       const { wanted } = this.tables, only = state.list === "pairs" ? state.only : "";
-      void this.tables.show({ name: state.list, sort: wanted.name === state.list ? wanted.sort : "", filter: state.filter, only });
+      void this.tables.show({ name: state.list, sort: wanted.name === state.list ? wanted.sort : "", filter: state.filter, only, question: "" });
     }
     if (state.list === "timeline") void this.timeline.show(state.filter, state.tracks || "connection", begin);
   }
 
   /** @param {string} name */
   turn(name) {
-    this.to.become({ list: name, ...(name === "pairs" ? { against: "twin" } : {}) }, true);
+    this.to.become({ list: name, question: "", ...(name === "pairs" ? { against: "twin" } : {}) }, true);
     this.draw();
     this.focus();
   }
@@ -182,6 +201,7 @@ export class Tabs {
    */
   pressed(at, event) {
     const pane = [this.ladder, this.timeline].find((one) => one.canvas === at) ?? (this.tables.box === at ? this.tables : null);
+    if (pane === this.tables && this.state.question && event.key === "Backspace") return this.turn("questions"), true;
     if (pane) return pane.pressed(event);
     if (at?.parentElement !== element("tabs") || (event.key !== "ArrowLeft" && event.key !== "ArrowRight")) return false;
     this.next(event.key === "ArrowRight" ? 1 : -1);

@@ -31,6 +31,7 @@ import { Tabs } from "./tabs.js";
  * @property {string} path of the chosen field
  * @property {string} columns
  * @property {string} list which list: empty for the exchanges, or the name of a table
+ * @property {string} question which question in SQL the list of questions is answered for; empty: none
  * @property {string} tracks what the tracks of the timeline are
  * @property {string} above what is shown above the list: `heat`, `none`; empty: what fits
  * @property {string} beside what is shown beside the list: `counts`, `findings`, nothing
@@ -39,7 +40,7 @@ import { Tabs } from "./tabs.js";
  * @property {string} clock `utc`: times in UTC, else since the capture began
  * @property {string} against `twin`: both sides of what is there twice are shown, else request and response
  */
-const NAMES = /** @type {const} */ (["filter", "sort", "key", "side", "path", "columns", "list", "tracks", "above", "beside", "partition", "only", "clock", "against"]);
+const NAMES = /** @type {const} */ (["filter", "sort", "key", "side", "path", "columns", "list", "question", "tracks", "above", "beside", "partition", "only", "clock", "against"]);
 
 /** @returns {State} */
 function addressed() {
@@ -573,7 +574,7 @@ listen(
     { keys: ["i"], shown: "i", about: "findings", does: () => toggle("findings") },
     { keys: ["n"], shown: "n", about: "the next exchange that shows a finding", does: () => evidence(1) },
     { keys: ["p"], shown: "p", about: "the previous one", does: () => evidence(-1) },
-    { keys: ["o"], shown: "o, O", about: "the next list: records, frames, connections, clients, groups, rebalances, transactions; and back", does: () => tabs.next(1) },
+    { keys: ["o"], shown: "o, O", about: "the next list: records, frames, connections, clients, groups, rebalances, transactions, questions in SQL; and back", does: () => tabs.next(1) },
     { keys: ["O"], shown: "", about: "", does: () => tabs.next(-1) },
     { keys: ["l"], shown: "l", about: "ladder: requests and responses; w and s: earlier and later exchanges; Backspace: all of them as bands", does: () => tabs.turn("ladder") },
     { keys: ["t"], shown: "t", about: "timeline: connections, groups, transactions; w s a d: zoom in, zoom out, earlier, later", does: () => tabs.turn("timeline") },

@@ -19,6 +19,7 @@ from tests.analyzer.findings import (
     journey_cases,
     latency_cases,
     other_cases,
+    payload_cases,
     reader_cases,
     reading_cases,
     writing_cases,
@@ -35,6 +36,7 @@ MODULES = (
     journey_cases,
     latency_cases,
     other_cases,
+    payload_cases,
     writing_cases,
     delivery_cases,
 )

@@ -145,7 +145,7 @@ def test_a_column_is_shown_where_any_row_has_something_in_it(tmp_path: Path) -> 
 
 
 def test_a_table_that_is_not_shown_is_refused(txn: Asking) -> None:
-    assert "connections" in txn.refused("table", name="records")["hint"]
+    assert "connections" in txn.refused("table", name="partitions")["hint"]
     assert "no column" in txn.refused("table", name="clients", sort="nothing")["message"]
 
 
