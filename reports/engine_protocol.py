@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from kwire.captures.errors import KwireError
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -19,12 +21,8 @@ class UnsupportedSqlError(Exception):
     """Why the embedded engine does not take a query."""
 
 
-class TranslatorError(UnsupportedSqlError):
+class TranslatorError(KwireError, UnsupportedSqlError):
     """The translator of people's own questions (sqlglot) is not installed, or cannot be used."""
-
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.hint = hint
 
 
 class UnknownColumn(Exception):

@@ -136,7 +136,7 @@ class _Spark:
 def _without_spark(why: UnsupportedSqlError) -> EngineError:
     """The error of a query that the embedded engine does not take, where nobody else can be asked."""
     if isinstance(why, TranslatorError):
-        return EngineError(str(why), why.hint)
+        return EngineError(why.message, why.hint)
     message = f"the engine inside this process does not take {why}, and Spark, which may, is not installed"
     return EngineError(message, install("spark"))
 

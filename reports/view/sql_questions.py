@@ -138,7 +138,7 @@ def _ask(dataset: Path, name: str) -> tuple[pa.Table, bool]:
     except UnknownColumn as failure:
         raise BadRequestError(f"{name}: there is no column {failure.name}") from None
     except TranslatorError as failure:
-        raise engines.EngineError(str(failure), failure.hint) from None
+        raise engines.EngineError(failure.message, failure.hint) from None
     except UnsupportedSqlError as failure:
         own = " --views DIR" if catalog.is_own(name) else ""
         hint = f'kwire sql DATASET "{query}"{own} --engine spark may do it'

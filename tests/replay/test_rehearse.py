@@ -2,7 +2,8 @@
 
 The targets are shops (`shop.py`) that listen on the loopback; the command runs in this process.
 
-Proves: replay/rehearse/, analyzer/options/rehearse.py, replay/diff/captured_names.py, action.yml
+Proves: replay/rehearse/command.py, cleaning.py, expectations.py, page.py, started.py, verdict.py,
+analyzer/options/rehearse.py, replay/diff/captured_names.py, action.yml
 """
 
 from __future__ import annotations

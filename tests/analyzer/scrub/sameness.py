@@ -19,10 +19,13 @@ REPLACED = frozenset([
     "crc", "subscribed", "reason",
     "software_name", "software_version", "broker", "protocol", "tls_version", "tls_cipher", "tls_sni", "tls_alpn",
     "tls_subject",
-    "tls_not_after", "tls_server_name",
+    "tls_not_after", "tls_server_name", "producer_client", "produced", "reader_client",
 ])
 # fmt: on
 """Columns whose values may be others; all other columns are compared."""
+
+ORDERED_BY_NAME = frozenset(["findings", "readers", "clients", "topic_ids", "brokers", "journeys"])
+"""Tables whose order names decide."""
 
 
 def tables(path: Path | str, **settings: Any) -> dict[str, list[dict[str, Any]]]:
@@ -35,10 +38,12 @@ def differences(before: dict[str, list[dict[str, Any]]], after: dict[str, list[d
     lines = []
     for name, rows in before.items():
         others = after[name]
+        if name == "journeys":  # a batch without an answer is placed by its checksum, of which a clean copy has fewer
+            rows, others = ([row for row in some if row["acked"] is not None] for some in (rows, others))
         if len(rows) != len(others):
             lines.append(f"{name}: {len(rows)} rows became {len(others)}")
             continue
-        if name in ("findings", "readers", "clients", "topic_ids", "brokers"):  # in an order that names decide
+        if name in ORDERED_BY_NAME:
             rows, others = (sorted(some, key=_unnamed) for some in (rows, others))
         for column in rows[0] if rows else ():
             if column in REPLACED:

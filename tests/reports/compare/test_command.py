@@ -70,7 +70,7 @@ def test_text_has_the_changes_by_client(capsys: pytest.CaptureFixture[str], side
     _, out, _ = run(capsys, sides[0], sides[1])
     lines = out.splitlines()
     assert lines[0].startswith("before  before.kwire: ")
-    assert lines[2] == "verdict: worse: 1 warning, 3 notes"
+    assert lines[2] == "verdict: worse: 1 warning, 2 notes"
     heading = next(line for line in lines if line.startswith("]]>"))
     assert heading.endswith("(writes orders; 1 client)")
     assert "  WARNING acks: all before, 1 after" in lines
@@ -131,9 +131,9 @@ def test_annotations_and_summary(capsys: pytest.CaptureFixture[str], sides: tupl
     lines = out.splitlines()
     assert lines[0].startswith("::warning title=acks (")
     assert lines[0].endswith("::acks: all before, 1 after")
-    assert lines[-1] == "verdict: worse: 1 warning, 3 notes"
+    assert lines[-1] == "verdict: worse: 1 warning, 2 notes"
     summary = path.read_text()
-    assert summary.startswith("## kwire compare: worse: 1 warning, 3 notes\n")
+    assert summary.startswith("## kwire compare: worse: 1 warning, 2 notes\n")
     assert "| warning | " in summary
     assert "<script>" not in summary
 
