@@ -38,7 +38,8 @@ demo: $(VENV)/installed
 	$(BIN)/kwire show $(SAMPLE) | head -n 20
 	@echo "== kwire report: the same as a page"
 	$(BIN)/kwire report $(DEMO) -o $(DEMO).html
-	@echo "== done: the dataset (Parquet) is in $(DEMO), the page is $(DEMO).html; next: $(BIN)/kwire --help"
+	@echo "== done: the dataset (Parquet) is in $(DEMO); open the page $(DEMO).html"
+	@echo "== next, with a capture of your own: $(BIN)/kwire story CAPTURE; docs/start/first-capture.md goes on from there"
 
 test: lint types imports
 	@echo "== pytest: warnings are errors; without the groups $(GROUPS), but for one test of each"

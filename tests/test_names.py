@@ -1,6 +1,6 @@
 """Within a package a module's or class's name is that of one thing, so that a reader knows which one is meant.
 
-Proves: the names of modules and classes in captures, analyzer, replay and reports.
+Checked are the names of modules and classes in all folders of the product.
 """
 
 from __future__ import annotations

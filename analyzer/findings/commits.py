@@ -70,13 +70,15 @@ def commit_storm(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     "11 commits of svc-a (10.0.0.4) for group g were refused (UNKNOWN_MEMBER_ID (25)): those records will be read "
     "again.",
     why="Each lost commit is work done twice; ten seconds cover a member that joins again.",
-    suppressed_when="The same partitions were committed within ten seconds after, and nobody of the group read from "
-    "before what was refused within a minute; the capture ended within those ten seconds. REBALANCE_IN_PROGRESS that "
+    suppressed_when="The same partitions were committed within ten seconds after, or as far as that or further before, "
+    "and nobody of the group read from before what was refused within a minute; the capture ended within those ten "
+    "seconds. REBALANCE_IN_PROGRESS that "
     "is committed after is the protocol's course. What the client has no right to (authorization-failed), or no more "
     "as another member has its static name (instance-id-duplicate), is told there.",
-    advice="As for rebalances: see what evicted the member.",
-    evidence="forged: refused and never committed, and committed five seconds later; committed, and read again, and "
-    "not",
+    advice="See why the member was no longer in the group, or in an older generation: the findings and the story of "
+    "the group.",
+    evidence="forged: refused and never committed, and committed five seconds later, or before; committed, and read "
+    "again, and not",
     mended_s=10,
     again_s=60,
     by_clock=True,
@@ -88,7 +90,7 @@ def commit_failed(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         for run in trouble.runs:
             again = _read_again(capture, run, int(at.again_s * SECOND))
             rows = run.rows if again else _offsets_told(capture, run, known_until)
-            if again or (len(rows) and not _mended(capture, rows, int(at.mended_s * SECOND))):
+            if again or (len(rows) and not _is_committed(capture, rows, int(at.mended_s * SECOND))):
                 twice += again
                 lost.append(rows)
         rows = arrow.distinct(np.concatenate(lost))
@@ -163,26 +165,36 @@ def _committed(capture: CaptureFrame, row: int) -> list[tuple[int, int]]:
     return list(zip(topic_partition[own_rows].tolist(), offset[own_rows].tolist(), strict=True))
 
 
-def _mended(capture: CaptureFrame, rows: np.ndarray, within: int) -> bool:
-    """Whether a successful commit of the same partitions of the group followed."""
+def _is_committed(capture: CaptureFrame, rows: np.ndarray, within: int) -> bool:
+    """Whether a successful commit of the same partitions of the group followed, or went as far before."""
     groups, _ = capture.groups
     bad, good = _commits(capture)
     last = int(rows[-1])
     time = int(capture.exchanges.response_end[last])
-    places = {place for row in rows.tolist() for place in bad.get(row, ())}
-    for where in places:
-        times = good.get((int(groups[last]), where))
-        at = np.searchsorted(times, time, side="right") if times is not None else 0
-        if times is None or at == len(times) or int(times[at]) > time + within:
+    refused: dict[int, int] = {}
+    for row in rows.tolist():
+        offsets = dict(_committed(capture, row))
+        for place in bad.get(row, ()):
+            refused[place] = max(refused.get(place, -1), offsets.get(place, -1))
+    for where, offset in refused.items():
+        times, stored = good.get((int(groups[last]), where), (rows[:0], rows[:0]))
+        after = int(np.searchsorted(times, time, side="right"))
+        follows = after < len(times) and int(times[after]) <= time + within
+        before = after > 0 and 0 <= offset <= int(stored[after - 1])
+        if not follows and not before:
             return False
-    return bool(places)
+    return bool(refused)
 
 
-def _commits(capture: CaptureFrame) -> tuple[dict[int, list[int]], dict[tuple[int, int], np.ndarray]]:
-    """Topic-partitions that each commit was refused for; and sorted times of successful commits by group and
-    topic-partition."""
+_Stored = dict[tuple[int, int], tuple[np.ndarray, np.ndarray]]
+
+
+def _commits(capture: CaptureFrame) -> tuple[dict[int, list[int]], _Stored]:
+    """Topic-partitions that each commit was refused for; and of successful commits by group and topic-partition times,
+    in order, and offsets."""
     if "commits" not in capture.memo:
         parts, (groups, _) = capture.partitions, capture.groups
+        offset = capture.table("partitions")["offset"]
         of_commits = capture.parts_of(api_keys.OFFSET_COMMIT)
         of_commits = of_commits[parts.error[of_commits] != NO_CODE]
         bad: dict[int, list[int]] = defaultdict(list)
@@ -193,9 +205,11 @@ def _commits(capture: CaptureFrame) -> tuple[dict[int, list[int]], dict[tuple[in
         good = {}
         for group_rows in split(stored, groups[owner], parts.topic_partition[stored]):
             key = int(groups[parts.owner[group_rows[0]]]), int(parts.topic_partition[group_rows[0]])
-            good[key] = np.sort(capture.exchanges.response_end[parts.owner[group_rows]])
+            times = capture.exchanges.response_end[parts.owner[group_rows]]
+            order = np.argsort(times, kind="stable")
+            good[key] = times[order], spill.take(offset, group_rows[order])
         capture.memo["commits"] = bad, good
-    cached: tuple[dict[int, list[int]], dict[tuple[int, int], np.ndarray]] = capture.memo["commits"]
+    cached: tuple[dict[int, list[int]], _Stored] = capture.memo["commits"]
     return cached
 
 

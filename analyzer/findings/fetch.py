@@ -207,7 +207,8 @@ def _courses(
     "(replica-bounce). A note: it went on at the same offset otherwise, so that nothing was lost; the client was not "
     "seen to stand there before, nor told to, as a tool at an offset of its choice; the offset that it asked for was "
     "not captured; the topic was made anew, as its ids say: then its offsets are others.",
-    advice="Retention against the time that consumers are down; auto.offset.reset on purpose.",
+    advice="Before the beginning of the log: retention against the time that consumers are down. Beyond its end: a log "
+    "that was cut off, a topic made anew, or an offset of another cluster. auto.offset.reset on purpose.",
     evidence="forged: a reader beyond the start, thrown back; errors-librdkafka-4.3, old-java-0.10.2 (first fetch)",
     by_clock=True,
 )
@@ -241,6 +242,8 @@ def out_of_range(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
             text = f"{client(capture.who(trouble.client))} lost its place in {partition_name(where)}: asked "
             text += f"{worst.offset:,}" if worst.offset is not None else "for an offset that was not captured"
             anew = where[0] in capture.remade
+            if worst.beyond and not anew:
+                text += f", beyond the end of the log ({worst.end:,})"
             if worst.then is None:
                 text += ", and was not seen to go on."
             elif worst.offset is None or anew:
@@ -261,6 +264,8 @@ def out_of_range(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
                 "note" if not worst.stood or worst.stayed else None if worst.skipped else "warning"
             )
             cause = "the log begins later" if worst.skipped else None
+            if worst.beyond and worst.stood:
+                cause = "the log was cut off, or is that of another topic or cluster"
             if anew:
                 severity, cause = "note", "the topic was made anew"
             yield match_of(capture, trouble, text, severity, cause, False if cause else None)
@@ -268,11 +273,13 @@ def out_of_range(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 
 @dataclass(frozen=True, slots=True)
 class _Moved:
-    """A reader that was out of range: the requested offset and the offset where it goes on, None if not captured;
-    whether it had been at that position; how many records it skipped, or may read again."""
+    """A reader that was out of range: the requested offset and the offset where it goes on, None if not captured; where
+    the log ended by then, None if that was not said; whether it had been at that position; how many records it skipped,
+    or may read again."""
 
     offset: int | None
     then: int | None
+    end: int | None
     stood: bool
 
     @property
@@ -286,7 +293,14 @@ class _Moved:
 
     @property
     def again(self) -> int:
-        return 0 if self.offset is None or self.then is None else max(self.offset - self.then, 0)
+        if self.offset is None or self.then is None:
+            return 0
+        return max((self.offset if self.end is None else min(self.offset, self.end)) - self.then, 0)
+
+    @property
+    def beyond(self) -> bool:
+        """Whether the log is known to have ended before the offset that was requested."""
+        return self.offset is not None and self.end is not None and self.end < self.offset
 
 
 def _moves(
@@ -295,6 +309,7 @@ def _moves(
     """How a reader went on from each position that it lost. `rows`: its reads, in order; `refused`: bool of each;
     `ends_told`: as `_ends_told` returns it."""
     read = reads(capture)
+    high_watermark = capture.table("partitions")["high_watermark"]
     at, requested = read.at[rows], capture.exchanges.request_time[read.owner[rows]]
     answered = capture.exchanges.response_end[read.owner[rows]]
     stood, first = np.unique(read.position()[rows], return_index=True)
@@ -308,8 +323,12 @@ def _moves(
         there = known < len(stood) and stood[known] == lost and first[known] < begin
         # An answer that was held when it lost its place says nothing of where it goes on.
         later = iter(good[np.searchsorted(good, end) :])
-        then = next((int(at[position]) for position in later if requested[position] >= answered[end]), None)
-        results.append(_Moved(lost if lost != NULL else None, then, lost != NULL and bool(there or lost in ends_told)))
+        onward = next((position for position in later if requested[position] >= answered[end]), None)
+        then = None if onward is None else int(at[onward])
+        log_end = NULL if onward is None else int(high_watermark[read.part[rows[onward]]])
+        has_stood = lost != NULL and bool(there or lost in ends_told)
+        has_end = log_end >= 0
+        results.append(_Moved(lost if lost != NULL else None, then, log_end if has_end else None, has_stood))
     return results
 
 

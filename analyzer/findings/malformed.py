@@ -48,12 +48,14 @@ def mismatch(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     "protocol",
     "frame-malformed",
     "error",
-    "4 Metadata 1 answers of 10.0.0.1:9092 to svc-a (10.0.0.4) cannot be decoded: apiKeys at byte 10: has more "
-    "elements than bytes are left.",
+    "10.0.0.1:9092 sent 4 answers to ApiVersions 3 that cannot be decoded: response: malformed: apiKeys at byte 10: "
+    "has more elements than bytes are left.",
     why="Our definitions cover every version of every API: what is whole and does not fit is the sender's fault, or "
     "ours. Bytes that are left over at the end are a note: some old clients send them.",
-    suppressed_when="Bytes are missing from the message, or the place where it begins had to be looked for.",
-    advice="Name the client's software and version to its authors; kwire show --tree --hex shows the place.",
+    suppressed_when="Bytes are missing from the message, or the place where it begins had to be looked for. What a "
+    "broker answers wrongly to several clients is one finding.",
+    advice="Name the software and version of the sender, a client or a broker, to its authors; kwire show --tree --hex "
+    "shows the place.",
     evidence="zoo-confluent-2.5.3-on-mock-2.0.2; old-librdkafka-1.3.0-on-3.9 (trailing bytes: a note)",
 )
 def malformed(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
@@ -63,13 +65,20 @@ def malformed(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     for row in np.flatnonzero(arrow.among(reasons, odd)).tolist():
         if capture.whole[capture.exchanges.link[row]]:
             text = texts[reasons[row]]
-            by[int(capture.client[row]), int(capture.exchanges.api[row]), text, "malformed" in text].append(row)
-    for (client_, api, reason, bad), group_rows in by.items():
-        who = capture.who(client_, int(capture.broker[group_rows[0]]))
-        what = f"{api_name(api)} {int(capture.exchanges.version[group_rows[0]])}"
-        text = f"{count(len(group_rows), 'exchange')} of {what} between {client(who)} and {who['broker']} "
-        held = f"{'holds' if len(group_rows) == 1 else 'hold'} bytes beyond the fields"
-        text += f"{'cannot be decoded' if bad else held}: {name(reason)}."
+            sender = NULL if text.startswith("response") else int(capture.client[row])
+            api, version = int(capture.exchanges.api[row]), int(capture.exchanges.version[row])
+            by[sender, int(capture.broker[row]), api, version, text].append(row)
+    for (sender, broker, api, version, reason), group_rows in by.items():
+        clients = arrow.distinct(capture.client[group_rows]).tolist()
+        who = capture.who(clients[0] if len(clients) == 1 else None, broker)
+        bad, is_single = "malformed" in reason, len(group_rows) == 1
+        if sender == NULL:
+            text = f"{who['broker']} sent {count(len(group_rows), 'answer')} to {api_name(api)} {version} "
+        else:
+            requests = count(len(group_rows), f"{api_name(api)} {version} request")
+            text = f"{client(who)} sent {who['broker']} {requests} "
+        held = f"{'holds' if is_single else 'hold'} bytes beyond the fields"
+        text += f"that {'cannot be decoded' if bad else held}: {name(reason)}."
         yield Match(
             text,
             len(group_rows),

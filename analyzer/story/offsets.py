@@ -286,4 +286,4 @@ def _lost(run: list[Row]) -> str:
     steps = [loss["step"] or 0 for loss in run]
     over, again = sum(step for step in steps if step > 0), -sum(step for step in steps if step < 0)
     losses = [f"{count(over, 'offset')} passed over"] if over else []
-    return ", ".join([*losses, f"{count(again, 'offset')} to read again"] if again or not losses else losses)
+    return ", ".join([*losses, f"{count(again, 'offset')} back"] if again or not losses else losses)

@@ -212,6 +212,13 @@ def commit_failed_of_one_group(traffic: Traffic, wrong: bool) -> None:
         traffic.ask("OffsetCommit", 5, place=("t", 0), group_id="g1")
 
 
+@case("commit-failed", "not of what had been committed before")
+def commit_failed_again(traffic: Traffic, wrong: bool) -> None:
+    for second, offset, error in ((0, 4, None), (1, 6 if wrong else 4, "REBALANCE_IN_PROGRESS")):
+        part = {"offset": offset, "offset_kind": "committed"}
+        traffic.ask("OffsetCommit", second, error=error, place=("t", 0), part=part, group_id="g")
+
+
 @case("commit-failed", "what was refused is read again")
 def read_again(traffic: Traffic, wrong: bool) -> None:
     refused = {"offset": 900, "offset_kind": "committed"}

@@ -1,5 +1,8 @@
 """No false alarms: real captures of healthy brokers and clients raise nothing at warning or above, and where something
-was done to them, what is raised is named here with its reason."""
+was done to them, what is raised is named here with its reason.
+
+Proves: analyzer/findings/
+"""
 
 from __future__ import annotations
 

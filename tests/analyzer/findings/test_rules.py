@@ -1,7 +1,10 @@
 """Every rule raises its finding where it should, and keeps silent where it nearly should.
 
 The cases of reading, groups and others stand in modules of their own (`cases` says what a case is). Real captures are
-judged in `test_gate`."""
+judged in `test_gate`.
+
+Proves: analyzer/findings/
+"""
 
 from __future__ import annotations
 

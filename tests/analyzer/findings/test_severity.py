@@ -50,6 +50,15 @@ def test_records_skipped_are_an_error_and_those_read_again_a_warning(
     assert words in finding.text
 
 
+def test_a_reader_beyond_the_end_of_the_log_reads_no_more_again_than_there_is(tmp_path: Path) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    fetch(traffic, 0, 99_999, -1, error="OFFSET_OUT_OF_RANGE")
+    fetch(traffic, 1, 0, 4, lag=4)
+    (finding,) = of(traffic, "offset-out-of-range")
+    assert "asked 99,999, beyond the end of the log (4), goes on at 0: 4 records may be read again." in finding.text
+    assert finding.cause is None
+
+
 def test_a_place_that_is_lost_several_times_is_not_lost_from_the_first_to_the_last(tmp_path: Path) -> None:
     traffic = Traffic(tmp_path / "dataset")
     fetch(traffic, 0, 0, 100, lag=0, got=1000)

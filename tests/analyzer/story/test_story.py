@@ -531,7 +531,7 @@ def test_readers_of_several_partitions_that_go_elsewhere_together() -> None:
     ]
     assert [event.text for event in offsets.events(source(offsets=rows))] == [
         "asked t 0 to 1 for offset 30 to 35, which the log does not have, and went on at 20 to 50: 20 offsets passed "
-        "over, 15 offsets to read again",
+        "over, 15 offsets back",
         "moved on t 0 to 1 from 30 to 35 to the start",
     ]
 
