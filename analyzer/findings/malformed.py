@@ -60,7 +60,7 @@ def mismatch(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 )
 def malformed(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     reasons, texts = capture.table("exchanges").text("reason")
-    by: dict[tuple[int, int, str, bool], list[int]] = defaultdict(list)
+    by: dict[tuple[int, int, int, int, str], list[int]] = defaultdict(list)
     odd = [number for number, text in enumerate(texts) if "malformed" in text or "trailing" in text]
     for row in np.flatnonzero(arrow.among(reasons, odd)).tolist():
         if capture.whole[capture.exchanges.link[row]]:

@@ -510,9 +510,7 @@ def test_where_readers_went() -> None:
             True,
         ),
         (
-            "asked t-0 for offset 5,000, which the log does not have, and went on at the end (900): "
-            "4,100 offsets to read "
-            "again",
+            "asked t-0 for offset 5,000, which the log does not have, and went on at the end (900): 4,100 offsets back",
             True,
         ),
         ("began to read t-0 at the end: it had no offset to go on from", True),
