@@ -104,10 +104,13 @@ class _Rows:
 
 @dataclass(slots=True)
 class _File:
-    """One table's file. `stored`: rows in it; `busy`: a thread stores what waits, and goes on while there is more."""
+    """One table's file. `empty`: a table without rows, which becomes the file if no other comes: strings that have
+    numbers (dictionaries) are another type than those of it. `stored`: rows in the file; `busy`: a thread stores what
+    waits, and goes on while there is more."""
 
     path: Path
     options: dict[str, Any]
+    empty: pa.Table | None = None
     writer: pyarrow.parquet.ParquetWriter | None = None
     stored: int = 0
     waiting: deque[_Rows] = field(default_factory=deque)
@@ -119,13 +122,27 @@ class _File:
         os.close(os.open(self.path, os.O_CREAT | os.O_WRONLY, 0o600))
 
     def store(self, table: pa.Table) -> None:
-        if self.writer is None:
+        if not len(table):
+            self.empty = table
+            return
+        writer = self._begun(table)
+        # Windows end where they do: a table goes whole up to twice the size, lest a small rest make a group.
+        for part in _groups(table):
+            writer.write_table(part, 2 * ROW_GROUP_ROWS)
+        self.stored += len(table)
+
+    def finish(self) -> bool:
+        """Write the file's end. Returns False if it was given no table."""
+        if self.writer is None and self.empty is None:
+            return False
+        self._begun(self.empty).close()
+        return True
+
+    def _begun(self, table: pa.Table | None) -> pyarrow.parquet.ParquetWriter:
+        """Return the writer, made for tables like this one if there is none."""
+        if self.writer is None and table is not None:
             self.writer = pyarrow.parquet.ParquetWriter(self.path, table.schema, **self.options)
-        if len(table):
-            # Windows end where they do: a table goes whole up to twice the size, lest a small rest make a group.
-            for part in _groups(table):
-                self.writer.write_table(part, 2 * ROW_GROUP_ROWS)
-            self.stored += len(table)
+        return self.writer
 
 
 class Parts:
@@ -151,8 +168,7 @@ class Parts:
             file = self._files[name] = _File(path, _options(name))
             file.make()
         if not callable(rows) and not len(rows):
-            if file.writer is None and not file.busy:
-                file.store(rows)  # a file without rows is one too
+            file.empty = rows  # a file without rows is one too
             return
         self._room.acquire()
         coming = _Rows(rows, self._pool.submit(rows) if callable(rows) else None)
@@ -189,9 +205,8 @@ class Parts:
         self._raise_failure()
         files: list[dict[str, Any]] = []
         for name, file in self._files.items():
-            if file.writer is None:
+            if not file.finish():
                 continue
-            file.writer.close()
             sync(file.path)
             entry = {"table": name, "path": f"{name}/{file.path.name}", "rows": file.stored}
             files.append({**entry, "size": file.path.stat().st_size})

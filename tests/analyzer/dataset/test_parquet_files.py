@@ -114,3 +114,22 @@ def test_a_file_without_rows_is_one(tmp_path: Path) -> None:
     parts.write("topic_ids", rows())
     parts.write("brokers", rows)
     assert [(entry["table"], entry["rows"]) for entry in parts.close()] == [("topic_ids", 0), ("brokers", 0)]
+
+
+@pytest.mark.parametrize("empty_first", [True, False])
+def test_a_table_without_rows_does_not_decide_how_strings_are_kept(empty_first: bool, tmp_path: Path) -> None:
+    """As of a capture without Produce beside one with it: strings of rows may have numbers (dictionaries)."""
+    some = pa.table({name: rows("x", "y").column(name).dictionary_encode() for name in SCHEMA.names})
+    parts = Parts(tmp_path, "a")
+    for table in (rows(), some) if empty_first else (some, rows()):
+        parts.write("topic_ids", table)
+    (entry,) = parts.close()
+    assert stored(tmp_path, entry) == ["x", "y"]
+
+
+def test_a_table_without_rows_is_a_file(tmp_path: Path) -> None:
+    parts = Parts(tmp_path, "a")
+    parts.write("topic_ids", rows)  # made by a thread
+    parts.write("topic_ids", rows())
+    (entry,) = parts.close()
+    assert (stored(tmp_path, entry), entry["rows"]) == ([], 0)

@@ -62,7 +62,7 @@ def test_shares_become_what_one_reader_gives(
     }
     expected = analyzer.analyze(capture, keep_bytes=True, **WANTED[wanted])
     assert (len(expected.tables["exchanges"]) > 0) == (wanted != "nothing")
-    assert {*names, "findings"} == set(expected.tables)
+    assert {*names, "findings", "schemas"} == set(expected.tables)  # both are made of the whole
     joined_result = joined([read])
     tables_read["findings"] = findings_of(joined_result, tables_read)
     for name, table in expected.tables.items():
