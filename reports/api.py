@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from kwire.analyzer import api
+from kwire.analyzer.common import output_file
 from kwire.analyzer.common.errors import UsageError
 from kwire.analyzer.dataset.dataset import StoredDataset, is_dataset, open_dataset
 from kwire.analyzer.pipeline.analysis_options import AnalysisOptions
@@ -196,7 +197,7 @@ def report(
         target = _release(target).name
     path = None if out is None else os.fspath(out)
     if path is not None:
-        output.check(path)
+        output_file.check(path)
     form = format or (output.form(path, commands.ENDINGS) if path is not None else "html")
     options = ReportOptions(sources=_paths(sources), target=target, engine=engine)
     with (

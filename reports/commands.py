@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kwire.analyzer import __version__
+from kwire.analyzer.common import output_file
 from kwire.analyzer.common.errors import UsageError
 from kwire.reports import output
 
@@ -35,7 +36,7 @@ def report(options: ReportOptions) -> int:
         raise UsageError("a page is nothing for a terminal", "-o report.html writes it to a file; or --format md")
     target = _target(options.target)
     if options.out:
-        output.check(options.out)
+        output_file.check(options.out)
     from kwire.reports import own_views, zones
 
     with contextlib.ExitStack() as stack:

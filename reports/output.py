@@ -6,7 +6,6 @@ In: the path that a user gave. Out: the file, or `UsageError` before the work be
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -26,16 +25,6 @@ def form(path: str, endings: Mapping[str, str]) -> str:
     return endings[ending]
 
 
-def check(path: str) -> None:
-    """Raises UsageError where the file cannot be written."""
-    if os.path.isdir(path):
-        raise UsageError(f"{path}: cannot be written: it is a folder", "give a file to -o")
-    try:
-        output_file.check(path)
-    except OSError as failure:
-        raise _unwritten(path, failure) from None
-
-
 @contextlib.contextmanager
 def written(path: str) -> Iterator[str]:
     """A file beside, to be written, which becomes `path` when it is whole (`kwire.analyzer.common.output_file`)."""
@@ -43,11 +32,7 @@ def written(path: str) -> Iterator[str]:
         with output_file.written(path) as beside:
             yield beside
     except OSError as failure:
-        raise _unwritten(path, failure) from None
-
-
-def _unwritten(path: str, failure: OSError) -> UsageError:
-    return UsageError(f"{path}: cannot be written: {failure.strerror}", "give another file to -o")
+        raise output_file.unwritable(path, failure.strerror) from None
 
 
 def name_of(source: str) -> str:

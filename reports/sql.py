@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import IO, TYPE_CHECKING
 
+from kwire.analyzer.common import output_file
 from kwire.analyzer.common.errors import UsageError
 from kwire.captures.cache import cache_root
 from kwire.captures.errors import KwireError
@@ -77,7 +78,7 @@ def sql(options: SqlOptions) -> int:
         raise UsageError("--format parquet needs a file", "add -o FILE")
     form = options.format or (output.form(options.out, ENDINGS) if options.out else "table")
     if options.out:
-        output.check(options.out)
+        output_file.check(options.out)
     if options.dataset == "-" and options.query is None:
         raise UsageError("-: stdin is the capture, so no queries come from there", 'kwire sql - "SELECT ..." < CAPTURE')
     with own_views.opened(options.views), zones.opened(options.zones):

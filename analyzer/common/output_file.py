@@ -56,14 +56,24 @@ def folder_for(path: str) -> str:
     return tempfile.gettempdir() if is_stream(path) else os.path.dirname(os.path.abspath(_behind(path)))
 
 
-def check(path: str) -> None:
-    """Raises OSError where it cannot be written."""
+def check(path: str, option: str = "-o") -> None:
+    """Raises UsageError where it cannot be written, before the work begins. option: the one that names it."""
+    if os.path.isdir(path):
+        raise UsageError(f"{path}: cannot be written: it is a folder", f"give a file to {option}")
     if is_stream(path):
         if not os.access(path, os.W_OK):
-            raise PermissionError(None, "it is no file, and may not be written into")
+            raise unwritable(path, "it is no file, and may not be written into", option)
         return
-    with scratch(path):
-        pass
+    try:
+        with scratch(path):
+            pass
+    except OSError as failure:
+        raise unwritable(path, failure.strerror, option) from None
+
+
+def unwritable(path: str, why: str | None, option: str = "-o") -> UsageError:
+    """Return the error of a file that cannot be written. option: the one that names it."""
+    return UsageError(f"{path}: cannot be written: {why}", f"give another file to {option}")
 
 
 @contextlib.contextmanager

@@ -34,13 +34,8 @@ def _escaped(text: str, also: str = "") -> str:
 
 def check_summary(path: str) -> None:
     """Raises UsageError, before the work begins, where the file of `--summary` cannot be written."""
-    try:
-        if os.path.isdir(path):
-            raise IsADirectoryError(None, "it is a folder")
-        if not _is_shared(path):
-            output_file.check(path)
-    except OSError as failure:
-        raise UsageError(f"{path}: cannot be written: {failure.strerror}", "give another file to --summary") from None
+    if os.path.isdir(path) or not _is_shared(path):
+        output_file.check(path, "--summary")
 
 
 def _is_shared(path: str) -> bool:

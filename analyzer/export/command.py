@@ -105,10 +105,7 @@ def _check_file(path: str) -> None:
         if sys.stdout.isatty():
             raise UsageError("packets are nothing for a terminal", "-w FILE.pcapng, or | wireshark -k -i -")
         return
-    try:
-        output_file.check(path)
-    except OSError as failure:
-        raise UsageError(f"{path}: cannot be written: {failure.strerror}", "give another file to -w") from None
+    output_file.check(path, "-w")
 
 
 def _write(path: str, pieces: Iterable[bytes]) -> None:

@@ -22,7 +22,6 @@ from kwire.analyzer.common.escapes import printable
 from kwire.analyzer.dataset.dataset import is_dataset, open_dataset
 from kwire.analyzer.frame import spill
 from kwire.analyzer.pipeline.read_options import ReadOptions
-from kwire.reports import output
 from kwire.reports.compare import bodies, formats
 from kwire.reports.compare.comparison import Comparison, compare
 from kwire.reports.compare.side import Side, names_of
@@ -41,7 +40,7 @@ def run(options: CompareOptions) -> int:
     if options.json and form != "json":
         raise UsageError(f"--json and --format {form} say both what it is written as", "one of them")
     if options.out:
-        output.check(options.out)
+        output_file.check(options.out)
     if options.summary is not None:
         workflow.check_summary(options.summary)
     sources = (options.before, options.after)

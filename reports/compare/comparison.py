@@ -17,9 +17,10 @@ import numpy as np
 
 from kwire.analyzer.common.errors import UsageError
 from kwire.analyzer.common.escapes import printable
+from kwire.analyzer.common.listing import listed
 from kwire.analyzer.findings.query import Severity
 from kwire.analyzer.findings.wording import count
-from kwire.analyzer.protocol import error_severity
+from kwire.analyzer.protocol import error_severity, errors
 from kwire.reports.compare import brokers, intervals, measures, roles
 from kwire.reports.compare.change import KINDS, Change, finite, rank
 from kwire.reports.compare.intervals import Interval, Sums, Values
@@ -151,7 +152,7 @@ def compare(before: Side, after: Side) -> Comparison:
     notes = _notes(before, after)
     if (common := load.common()) is not None:
         changes.append(common)
-    done = [_pair(pair, compared, load, pairs) for pair in pairs]
+    done = [_pair(at, compared, load, pairs) for at in range(len(pairs))]
     every = [*changes, *(change for pair in done for change in pair.changes)]
     every.sort(key=lambda change: (-rank(change.severity), KINDS.index(change.kind)))
     return Comparison(_summary(before, first), _summary(after, second), done, every, notes, compared)
@@ -168,8 +169,7 @@ def _notes(before: Side, after: Side) -> list[str]:
     for side in (before, after):
         if any(not entry.get("meaning") for entry in side.dataset.captures):
             notes.append(f"{side.name}: groups and offsets were not analysed (--no-analysis): not compared")
-        written = side.exchanges.text("connection").codes
-        if len(written) and not len(side.frame("batches")) and len(side.frame("partitions")):
+        if not len(side.frame("batches")) and len(side.frame("partitions")):
             sizes = side.frame("partitions")["batch_count"]
             if (sizes > 0).any():
                 notes.append(
@@ -302,13 +302,12 @@ class _Load:
 
 
 def _pair(
-    pair: tuple[Role, Role, Measures, Measures],
+    at: int,
     compared: int,
     load: _Load,
     pairs: list[tuple[Role, Role, Measures, Measures]],
 ) -> Pair:
-    left, right, before, after = pair
-    at = next(number for number, other in enumerate(pairs) if other is pair)
+    left, right, before, after = pairs[at]
     name = left.name if left.name == right.name else f"{left.name}, then {right.name}"
     result = Pair(name, left, right, (before.seconds, after.seconds))
     is_written = any(other[0].writes & left.reads and other[1].writes & right.reads for other in pairs)
@@ -380,7 +379,7 @@ def _errors(pair: Pair, before: Measures, after: Measures, compared: int) -> Non
         if first is None or second is None:
             continue  # an API that one side does not use is a change of its own
         judgement = error_severity.judge(code, api)
-        name = measures.error_name(code)
+        name = errors.name(code)
         title = f"{api} answered {name}"
         kind = _Kind("errors", title, int(judgement.kind in ("bad", "transient")), _percent)
         known = len(pair.changes)
@@ -516,7 +515,7 @@ def _shares(counts: Mapping[str, int]) -> str:
         return printable(next(iter(counts)))
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     parts = [f"{printable(value)} {100 * number / total:.0f} %" for value, number in ordered[:3]]
-    return ", ".join(parts) + (f" and {len(ordered) - 3} more" if len(ordered) > 3 else "")
+    return listed(parts, len(ordered))
 
 
 def _versions(client: str, before: Measures, after: Measures) -> Iterator[Change]:

@@ -16,7 +16,7 @@ import numpy as np
 from kwire.analyzer.findings.capture import HELD
 from kwire.analyzer.frame.frame import NULL
 from kwire.analyzer.protocol import api_keys as apis
-from kwire.analyzer.protocol import errors, schema
+from kwire.analyzer.protocol import schema
 from kwire.reports.compare.intervals import BLOCKS, Sums, Values
 from kwire.reports.compare.roles import Role
 from kwire.reports.compare.side import Side
@@ -285,11 +285,6 @@ class _Measuring:
                 rows = chosen & (values != NULL)
                 if rows.any():
                     self.measures.latencies[schema.api_name(key), part] = Values(values[rows], self._block[rows])
-
-
-def error_name(code: int) -> str:
-    """Kafka's name of an error."""
-    return errors.name(code)
 
 
 def _per_block(blocks: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from kwire.analyzer.common.listing import listed
 from kwire.analyzer.findings.capture import BY_BROKERS, OF_BROKERS
 from kwire.analyzer.frame.frame import NULL
 from kwire.analyzer.protocol import api_keys as apis
@@ -69,22 +70,19 @@ class Role:
         """Its clients' id, without what varies where there are several."""
         if self.is_broker:
             return BROKERS
-        patterns = sorted({pattern(client) for client in self.clients})
         if len(self.clients) == 1:
             return self.clients[0]
         if not self.clients:
             return "clients without id"
-        more = f" and {len(patterns) - 1} more" if len(patterns) > 1 else ""
-        return patterns[0] + more
+        patterns = sorted({pattern(client) for client in self.clients})
+        return listed(patterns[:1], len(patterns))
 
     def task(self) -> str:
         """Describe its task in a few words."""
         parts = []
         for verb, names in (("writes", self.writes), ("reads", self.reads), ("in group", self.groups)):
             if names:
-                shown = sorted(names)[:2]
-                more = f" and {len(names) - 2} more" if len(names) > 2 else ""
-                parts.append(f"{verb} {', '.join(shown)}{more}")
+                parts.append(f"{verb} {listed(sorted(names)[:2], len(names))}")
         return ", ".join(parts) or ", ".join(sorted(self.apis)[:3])
 
     def as_dict(self) -> dict[str, Any]:
