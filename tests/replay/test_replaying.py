@@ -8,6 +8,7 @@ Proves: replay/run.py, replay/outcome.py, replay/diff/audit_results.py
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections import Counter
@@ -182,14 +183,16 @@ def test_a_leader_dies_on_the_way(fresh_brokers: Start, tmp_path: Path) -> None:
     assert 20 <= before < after  # what the dead one led went on elsewhere
     check_outcomes(replayed)
     # Chance: how far consumers had read when the leader died, and so what they committed; and whether it had stored a
-    # batch that it never answered. That batch is sent again, its producer has no id, and both clients must see it.
-    # Not chance: what producers were told otherwise, and that nothing is lost.
-    unexpected_differences = unexpected(replayed.comparison)
-    assert [
+    # batch that it never answered. That batch is sent again, its producer has no id, and both clients must see it; that
+    # its connection ended is told. Not chance: what producers were told otherwise, and that nothing is lost.
+    told_otherwise = [
         problem
-        for problem in unexpected_differences
+        for problem in unexpected(replayed.comparison)
         if problem[0] == api_keys.PRODUCE and problem[1:3] != ("(records)", "stored twice")
-    ] == []
+    ]
+    ended = [problem[4] for problem in told_otherwise if problem[1:4] == ("(retries)", "unsteady", "captured 0")]
+    assert len(told_otherwise) == len(ended) <= 1
+    assert all(re.fullmatch(r"connection ended before an answer: \d+ of \d+ Produce", text) for text in ended)
     problems = list(audit(replayed.pairs, cluster.bootstrap))
     assert [problem for problem in problems if "missing" in problem or "order" in problem] == []
     twice = {
