@@ -35,7 +35,7 @@ from kwire.analyzer.dataset.parquet_files import LazyTable, as_table
 from kwire.analyzer.frame import cells
 from kwire.analyzer.frame.arrow import distinct, plain
 from kwire.analyzer.messages.exchange import Exchange
-from kwire.analyzer.messages.raw_messages import Messages
+from kwire.analyzer.messages.raw_messages import HeldMessages
 from kwire.analyzer.payloads.options import PayloadOptions
 from kwire.analyzer.pipeline.drive import Sink, drive
 from kwire.analyzer.pipeline.points import (
@@ -55,7 +55,7 @@ from kwire.analyzer.pipeline.points import (
 )
 from kwire.analyzer.pipeline.read_options import ReadOptions
 from kwire.analyzer.pipeline.selection import chosen
-from kwire.analyzer.protocol.embedded import Groups
+from kwire.analyzer.protocol.embedded import GroupProtocols
 from kwire.analyzer.records.log_names import LogPoint
 from kwire.analyzer.records.log_reader import log_points
 from kwire.captures.files import CapturePoint, capture_points
@@ -355,7 +355,7 @@ def _points(
     settings = dataclasses.replace(settings, keep_giants=True, record_headers=records)
     passed: list[tuple[int, int]] = []
     for point in capture_points(_arguments(captures), how.rotated):
-        one_by_one = _PointExchanges(Engine(point, settings, stdin), point, wanted, Messages(only))
+        one_by_one = _PointExchanges(Engine(point, settings, stdin), point, wanted, HeldMessages(only))
         yield one_by_one
         passed.append(one_by_one.passed)
         if notes is not None:
@@ -372,7 +372,7 @@ class _PointExchanges:
     """The exchanges of one capture point; `passed`: how many a filter let through so far, of how many; `partitions`:
     whether exchanges are to have theirs; `look`: as of `light`."""
 
-    def __init__(self, engine: Engine, point: CapturePoint, wanted: Any, messages: Messages) -> None:
+    def __init__(self, engine: Engine, point: CapturePoint, wanted: Any, messages: HeldMessages) -> None:
         self._engine = engine
         self._point = point
         self._wanted = wanted
@@ -393,7 +393,7 @@ class _PointExchanges:
 
     def exchanges(self, ordered: bool | None, progress: Progress | None) -> Iterator[Exchange]:
         """Exchanges with dicts for rows."""
-        groups = Groups()
+        groups = GroupProtocols()
 
         def learned(window: Window) -> Iterator[_Keyed]:
             for keyed in self._dicts(window):

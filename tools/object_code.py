@@ -87,7 +87,7 @@ def run_all(samples: Path, folder: Path) -> None:
 
 def run_shared(capture: Path, folder: Path) -> None:
     """Do the work of Spark's tasks on chunks, where shares see their own packets and where they see all."""
-    from kwire.analyzer.dataset.dataset import Parts
+    from kwire.analyzer.dataset.dataset import TableFiles
     from kwire.analyzer.pipeline import shares
     from kwire.analyzer.pipeline.points import AnalysisOptions
     from kwire.analyzer.pipeline.read_options import ReadOptions
@@ -109,8 +109,8 @@ def run_shared(capture: Path, folder: Path) -> None:
         pieces_of_share = [shares.share(point, settings, choice, part, 1 << 18, pieces, reader)]
         ranges, facts = shares.by_range(pieces_of_share)
         decided = pieces.with_name("decided")
-        shares.take_facts(facts, pieces_of_share, point, choice, Parts(folder, "facts"), decided)
-        shares.merge(point, pieces_of_share[0].files, ranges, Parts(folder, "rows"), decided)
+        shares.take_facts(facts, pieces_of_share, point, choice, TableFiles(folder, "facts"), decided)
+        shares.merge(point, pieces_of_share[0].files, ranges, TableFiles(folder, "rows"), decided)
 
 
 def by_themselves() -> None:

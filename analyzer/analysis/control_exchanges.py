@@ -20,9 +20,9 @@ from kwire.analyzer.bulk import exchange_tables
 from kwire.analyzer.bulk.rows import NEVER, Window
 from kwire.analyzer.frame import arrow, cells
 from kwire.analyzer.messages.exchange import Exchange
-from kwire.analyzer.messages.raw_messages import Messages
+from kwire.analyzer.messages.raw_messages import HeldMessages
 from kwire.analyzer.protocol import api_keys as apis
-from kwire.analyzer.protocol.embedded import Groups
+from kwire.analyzer.protocol.embedded import GroupProtocols
 
 # fmt: off
 APIS: Final = frozenset(
@@ -70,8 +70,8 @@ class ControlExchanges:
     """Pairs and decodes the exchanges of `APIS`, window by window."""
 
     def __init__(self) -> None:
-        self._messages = Messages(APIS)
-        self._groups = Groups()
+        self._messages = HeldMessages(APIS)
+        self._groups = GroupProtocols()
 
     def pieces(self, window: Window) -> Iterator[tuple[Window, list[ControlExchange]]]:
         """Divide a window into pieces, mostly one, each with the control exchanges that ended in it.

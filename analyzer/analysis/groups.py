@@ -60,7 +60,7 @@ _INTERVALS: Final = 2
 
 
 @dataclass(slots=True)
-class Groups:
+class GroupCollector:
     """Learns what happened in groups (a `ResumableCollector`)."""
 
     _events: EventLog = field(default_factory=EventLog)
@@ -132,7 +132,7 @@ class Groups:
                 last, low, high = (int(column[i]) for column in sums)
                 self._contact(known.group, known.member, Contact(last, known.client, known.ip, low, high))
 
-    def join(self, other: Groups) -> None:
+    def join(self, other: GroupCollector) -> None:
         self._events.join(other._events)
         for (group, member), contact in other._contacts.items():
             self._contact(group, member, contact)
@@ -144,11 +144,11 @@ class Groups:
         partition."""
         return 1000 * len(self._events) + 300 * (len(self._contacts) + self._fetched.keys)
 
-    def onward(self, border: Border) -> Groups:
+    def onward(self, border: Border) -> GroupCollector:
         """Return a collector with the latest events, contacts and fetches; rows of this one are made now."""
         latest = self._events.latest(_FREQUENT, MOST_EVENTS, MOST_OF_ALL)
         self._over = self._rows(border.topic_name, self._now_ns, self._events.groups_of(latest))
-        after = Groups(self._events.reported(latest), _now_ns=self._now_ns)
+        after = GroupCollector(self._events.reported(latest), _now_ns=self._now_ns)
         contacts = sorted(self._contacts.items(), key=lambda item: item[1].last_ns)
         after._contacts = dict(contacts[-MOST_CONTACTS:])
         after._fetched = self._fetched.onward(self._now_ns - REMEMBERED_NS)

@@ -27,11 +27,11 @@ from kwire.analyzer.records.arrow_tables import (
     WITHOUT,
     Origins,
     RecordCounts,
-    RecordSets,
+    RecordSetColumns,
     RecordTables,
     empty_table,
 )
-from kwire.analyzer.records.batches import Limits
+from kwire.analyzer.records.batches import BatchLimits
 from kwire.captures.kernels import NULL
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ Change = Callable[[pa.Table], pa.Table]
 """What rows of `records` become before they are handed on."""
 
 
-class RowGroups:
+class RowGroupBuffer:
     """Gathers rows until they make a row group. `change`: what rows of `records` become then."""
 
     def __init__(self, change: Change | None = None) -> None:
@@ -68,7 +68,7 @@ class RowGroups:
         for name in list(self._parts):
             yield name, self._joined(name)
 
-    def join(self, other: RowGroups) -> None:
+    def join(self, other: RowGroupBuffer) -> None:
         """Take over another's rows that wait."""
         for name, parts in other._parts.items():
             self._parts.setdefault(name, []).extend(parts)
@@ -102,7 +102,7 @@ class OpenedRecords:
         self,
         mode: str,
         threads: int,
-        limits: Limits,
+        limits: BatchLimits,
         topic_name: Callable[[str], str],
         everything: bool = True,
         payloads: PayloadOptions | None = None,
@@ -114,7 +114,7 @@ class OpenedRecords:
         self._groups = self._row_groups()
         self._pool = ThreadPoolExecutor(max_workers=max(1, threads), thread_name_prefix="kwire-records")
         self._tables = RecordTables(mode, self._pool, max(1, threads), limits)
-        self._waiting: list[tuple[list[RecordSets], Origins, np.ndarray]] = []
+        self._waiting: list[tuple[list[RecordSetColumns], Origins, np.ndarray]] = []
 
     @property
     def counts(self) -> RecordCounts:
@@ -134,7 +134,7 @@ class OpenedRecords:
         if window.exchanges is not window.every:
             numbers = window.every.partitions[s.P_SET]
             gone = np.setdiff1d(numbers[numbers != NULL], origins.number)
-        self._waiting.append(([RecordSets(*sets) for sets in window.sets], origins, gone))
+        self._waiting.append(([RecordSetColumns(*sets) for sets in window.sets], origins, gone))
 
     def tables(self, *_: object) -> Iterator[tuple[str, pa.Table]]:
         windows, self._waiting = self._waiting, []
@@ -152,10 +152,10 @@ class OpenedRecords:
         after._groups = after._row_groups()
         return after
 
-    def _row_groups(self) -> RowGroups:
+    def _row_groups(self) -> RowGroupBuffer:
         """Return groups whose rows have keys and values decoded, where that was asked for."""
         self._columns = None if self._payloads is None else payload_columns(self._payloads, self._topic_name)
-        return RowGroups(None if self._columns is None else self._columns.fill)
+        return RowGroupBuffer(None if self._columns is None else self._columns.fill)
 
     def join(self, other: OpenedRecords) -> None:
         """Take over the other's counts and the rows that wait for more in it. Sets whose exchange has not ended have

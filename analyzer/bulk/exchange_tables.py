@@ -21,7 +21,7 @@ from kwire.analyzer.bulk.column_names import COLUMNS
 from kwire.analyzer.dataset import tables
 from kwire.analyzer.frame import arrow
 from kwire.analyzer.frame.arrow import distinct
-from kwire.analyzer.frame.numbers import Numbers, frozen, in_use, joined, narrow
+from kwire.analyzer.frame.numbers import IntegerColumns, frozen, in_use, joined, narrow
 from kwire.analyzer.protocol import api_keys as api_names
 from kwire.analyzer.protocol import errors as kafka_errors
 from kwire.analyzer.protocol import schema as definitions
@@ -157,7 +157,7 @@ _OF_EXCHANGES: Final = narrow(
 
 
 def _exchanges(names: _Texts, windows: tuple[np.ndarray, ...], connections: _Connections) -> pa.Table:
-    x = Numbers(windows, _WANTED, _OF_EXCHANGES)
+    x = IntegerColumns(windows, _WANTED, _OF_EXCHANGES)
     n = x.rows
     strings, files = names.strings, [info.name for info in names.files]
     timed, backwards = _timed(x)
@@ -193,13 +193,13 @@ def _exchanges(names: _Texts, windows: tuple[np.ndarray, ...], connections: _Con
     return pa.Table.from_arrays([columns[name] for name in wanted], names=wanted)
 
 
-def _timed(x: Numbers) -> tuple[Numbers, np.ndarray]:
+def _timed(x: IntegerColumns) -> tuple[IntegerColumns, np.ndarray]:
     """(the rows of `forming.timed`, by its numbers; the rows whose latency would be negative)."""
     out, backwards = np.empty((cast.T_COLUMNS, x.rows), np.int64), np.empty(x.rows, np.bool_)
     odd = 0
     for part, at in x.each():
         odd += cast.timed(part, out, backwards, at)
-    return Numbers([out], range(cast.T_COLUMNS), {}), np.flatnonzero(backwards) if odd else _NONE
+    return IntegerColumns([out], range(cast.T_COLUMNS), {}), np.flatnonzero(backwards) if odd else _NONE
 
 
 _NONE: Final = np.zeros(0, np.int64)
@@ -231,7 +231,7 @@ def _ends(connections: _Connections) -> dict[str, pa.Array]:
     }
 
 
-def _as_it_stands(column: tables.Column, x: Numbers, strings: list[str]) -> pa.Array:
+def _as_it_stands(column: tables.Column, x: IntegerColumns, strings: list[str]) -> pa.Array:
     """A column of `exchanges` that rows of integers have under the same name, or that is reserved."""
     if column.name not in _AS_THEY_STAND:
         return pa.nulls(x.rows, column.type)
@@ -267,7 +267,7 @@ _OF_PARTITIONS: Final = narrow(
 
 
 def _partitions(names: _Texts, windows: tuple[Exchanges, ...], connections: _Connections) -> pa.Table:
-    p = Numbers([rows.partitions for rows in windows], _OF_EACH, _OF_PARTITIONS)
+    p = IntegerColumns([rows.partitions for rows in windows], _OF_EACH, _OF_PARTITIONS)
     before = np.cumsum([0, *(len(rows) for rows in windows)])
     owner = joined([rows.owner + at if at else rows.owner for rows, at in zip(windows, before[:-1], strict=True)])
     used, local = in_use(connections.local[owner].astype(np.int64), len(connections.names))
@@ -279,7 +279,7 @@ def _partitions(names: _Texts, windows: tuple[Exchanges, ...], connections: _Con
     out = np.empty((4, n), np.int64)
     for rows, (part, at) in zip(windows, p.each(), strict=True):
         cast.belong(part, frozen(rows.columns), frozen(rows.owner), kind_of, api_names.FETCH, out, at)
-    of = Numbers([out], range(len(out)), {32: [_KIND]})
+    of = IntegerColumns([out], range(len(out)), {32: [_KIND]})
     arrays = {
         "capture": arrow.dictionary(arrow.zeros(n, np.int32), [names.capture]),
         "connection": arrow.dictionary(local, [connections.names[i] for i in used.tolist()]),
@@ -307,7 +307,7 @@ def _api_names() -> list[str]:
     return [api.name for api in definitions.apis()]
 
 
-def _api(x: Numbers) -> pa.Array:
+def _api(x: IntegerColumns) -> pa.Array:
     if x.within(s.X_API_KEY, len(_api_names())):
         return x.coded(s.X_API_KEY, _api_names())
     keys = x[s.X_API_KEY]
@@ -315,7 +315,7 @@ def _api(x: Numbers) -> pa.Array:
     return arrow.dictionary(np.where(known, keys, s.NULL), _api_names())
 
 
-def _error_names(x: Numbers, column: int) -> pa.Array:
+def _error_names(x: IntegerColumns, column: int) -> pa.Array:
     if x.only(column, 0):
         return arrow.coded(arrow.nothing(pa.int32(), x.rows), [])
     codes = x[column]
@@ -325,7 +325,7 @@ def _error_names(x: Numbers, column: int) -> pa.Array:
     return arrow.dictionary(where, [kafka_errors.name(code) for code in known.tolist()])
 
 
-def _topics(x: Numbers, names: _Texts) -> pa.Array:
+def _topics(x: IntegerColumns, names: _Texts) -> pa.Array:
     """Lists of topics; empty where the messages name none, null where no message was decoded."""
     values = x[s.X_TOPICS]
     used, local = in_use(values, len(names.lists))
@@ -354,7 +354,7 @@ def _list_offsets(offsets: np.ndarray, without: np.ndarray | None) -> pa.Array:
     return arrow.over(offsets, pa.int32(), None if without is None else np.append(without, False))
 
 
-def _without_list(x: Numbers, values: np.ndarray) -> np.ndarray | None:
+def _without_list(x: IntegerColumns, values: np.ndarray) -> np.ndarray | None:
     """Where no message was decoded; None: nowhere."""
     if any(not x.absent(state) and x.only(state, 0) for state in (s.X_REQUEST_STATE, s.X_RESPONSE_STATE)):
         return None
@@ -362,7 +362,7 @@ def _without_list(x: Numbers, values: np.ndarray) -> np.ndarray | None:
     return without if without.any() else None
 
 
-def _errors(x: Numbers, names: _Texts) -> pa.Array:
+def _errors(x: IntegerColumns, names: _Texts) -> pa.Array:
     """Lists of (code, name, count); empty on success, null where no response was decoded."""
     read = not x.absent(s.X_RESPONSE_STATE) and x.only(s.X_RESPONSE_STATE, 0)
     if read and x.absent(s.X_ERRORS) == x.rows:
@@ -394,7 +394,7 @@ def _error_structs(pairs: Sequence[tuple[int, int]]) -> pa.Array:
     )
 
 
-def _reasons(x: Numbers, backwards: np.ndarray) -> pa.Array:
+def _reasons(x: IntegerColumns, backwards: np.ndarray) -> pa.Array:
     """Sentences for the few rows that have something to say; `backwards`: rows whose response came before its
     request."""
     if not len(backwards) and x.only(s.X_REQUEST_REASON, s.R_NONE) and x.only(s.X_RESPONSE_REASON, s.R_NONE):
@@ -463,7 +463,7 @@ def queue_us(x: Columns, latency: np.ndarray) -> np.ndarray:
     return np.where(latency == s.NULL, s.NULL, np.clip(behind, 0, np.maximum(latency, 0)))
 
 
-def _offsets(x: Numbers, at: int, file: int, files: Sequence[FileInfo]) -> pa.Array:
+def _offsets(x: IntegerColumns, at: int, file: int, files: Sequence[FileInfo]) -> pa.Array:
     """Return positions of records in their files; null if a file is compressed."""
     if not any(info.compressed for info in files):
         return x.formed(at, pa.int64())

@@ -23,7 +23,7 @@ from kwire.analyzer.checkpoints.codec import CheckpointError
 from kwire.captures.cache import cache_root, content_of
 
 MAGIC: Final = b"kwire snapshot\n"
-VERSION: Final = b"4\n"
+VERSION: Final = b"5\n"
 _TAG, _KEY = 32, 32
 
 

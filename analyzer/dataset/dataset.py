@@ -28,7 +28,7 @@ from kwire.analyzer.common.escapes import printable
 from kwire.analyzer.dataset import tables
 from kwire.analyzer.dataset.locks import DatasetError, ReadLock, StagingFolder, WriteLock, clear_dead, hidden, unread
 from kwire.analyzer.dataset.manifest import MANIFEST, is_dataset, joined_manifests, read_manifest
-from kwire.analyzer.dataset.parquet_files import LazyTable, Parts, sync
+from kwire.analyzer.dataset.parquet_files import LazyTable, TableFiles, sync
 
 if TYPE_CHECKING:
     import pyarrow.dataset
@@ -37,8 +37,8 @@ __all__ = [
     "MANIFEST",
     "Dataset",
     "DatasetError",
-    "Parts",
     "StoredDataset",
+    "TableFiles",
     "Writer",
     "concatenated",
     "is_dataset",
@@ -242,7 +242,7 @@ class Writer:
             clear_dead(place)
             self._beside = StagingFolder(place, self._run)
             self._folder = self._beside.path
-            self._parts = Parts(self._folder, self._run, writers)
+            self._parts = TableFiles(self._folder, self._run, writers)
         except OSError as failure:
             self._writing.release()
             raise DatasetError(
@@ -300,7 +300,7 @@ class Writer:
 
     @property
     def folder(self) -> Path:
-        """Where others may write `Parts` to be adopted. It goes away with `commit` and `abort`."""
+        """Where others may write `TableFiles` to be adopted. It goes away with `commit` and `abort`."""
         return self._folder
 
     @property
@@ -324,15 +324,17 @@ class Writer:
             raise self._failed(failure) from None
         self._settled += 1
         again = str(self._settled) if self._settled > 1 else ""
-        self._parts = Parts(self._folder, f"{self._run}-after{again}", self._writers)
+        self._parts = TableFiles(self._folder, f"{self._run}-after{again}", self._writers)
         paths_of: dict[str, list[Path]] = {}
         for entry in self._adopted:
             paths_of.setdefault(entry["table"], []).append(self._folder / entry["path"])
         return paths_of
 
     def adopt(self, files: Sequence[dict[str, Any]]) -> None:
-        """List files that others wrote to `folder`: what their `Parts.close` gave. Raises DatasetError where one is not
-        there or of another size."""
+        """List files that others wrote to `folder`: what their `TableFiles.close` gave.
+
+        Raises DatasetError where one is not there or of another size.
+        """
         for entry in files:
             path = self._folder / entry["path"]
             if not path.is_file() or path.stat().st_size != entry["size"]:

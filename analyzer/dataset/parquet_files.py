@@ -145,7 +145,7 @@ class _File:
         return self.writer
 
 
-class Parts:
+class TableFiles:
     """Parquet files in `folder`, one a table, named by `label`, made by so many threads (`writers`). Tasks on other
     machines write them too: what `close` says of them makes them part of a dataset (`Writer.adopt`)."""
 

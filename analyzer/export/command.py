@@ -30,7 +30,7 @@ from kwire.analyzer.common.version import __version__
 from kwire.analyzer.dataset.dataset import StoredDataset, is_dataset, open_dataset
 from kwire.analyzer.export import comments
 from kwire.analyzer.export.packet_copy import Additions, copied_packets, empty_section
-from kwire.analyzer.export.selection import End, Interval, Selection
+from kwire.analyzer.export.selection import End, Interval, PacketSelection
 from kwire.analyzer.export.tls_secrets import SessionSecrets
 from kwire.analyzer.findings.wording import count
 from kwire.analyzer.pipeline.read_options import ReadOptions
@@ -282,7 +282,7 @@ class _Messages:
         needed = np.arange(len(rows)) <= furthest[run]
         return rows[needed], last[needed]
 
-    def completed(self, selection: Selection) -> dict[tuple[int, int], list[tuple[int, str]]]:
+    def completed(self, selection: PacketSelection) -> dict[tuple[int, int], list[tuple[int, str]]]:
         """Chosen messages by direction and the time of the packet that completes them, us."""
         by_packet: dict[tuple[int, int], list[tuple[int, str]]] = {}
         rows = np.flatnonzero(self.chosen)
@@ -323,7 +323,7 @@ def _exported(
     point: CapturePoint, messages: _Messages, secrets: SessionSecrets, names: Mapping[str, str], done: _Counts
 ) -> Iterator[bytes]:
     """Yield the file's sections with the packets of a capture point."""
-    selection = Selection(messages.intervals())
+    selection = PacketSelection(messages.intervals())
     completed = messages.completed(selection)
     times = np.unique(np.array([time for _, time in completed], np.int64))
     places: dict[int, list[int]] = {}

@@ -85,7 +85,7 @@ def _hashes(values: Iterable[np.ndarray]) -> np.ndarray:
     return mixed
 
 
-class Selection:
+class PacketSelection:
     """Intervals to choose packets by."""
 
     def __init__(self, intervals: Iterable[Interval]) -> None:

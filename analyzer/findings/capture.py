@@ -67,7 +67,7 @@ _OF_EXCHANGES: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("exchange", "reply"), np.int32),
 }
 _TEXT_OF_EXCHANGES: Final = ("connection", "status")
-"""Columns of `Exchanges`."""
+"""Columns of `ExchangeArrays`."""
 _OFTEN: Final[Mapping[str, Any]] = dict.fromkeys(
     (
         "latency_us",
@@ -139,7 +139,7 @@ others."""
 
 
 @dataclass(frozen=True, slots=True)
-class Exchanges:
+class ExchangeArrays:
     """Arrays with a value for each exchange. link int32: its connection; api, version, error int16 (NO_CODE: absent);
     status int8; request_time, response_end int64: first byte of the request, last of the answer; exchange, reply int32
     (least: null)."""
@@ -255,7 +255,7 @@ class CaptureFrame:
         return self._named[1]
 
     @functools.cached_property
-    def _named(self) -> tuple[Exchanges, list[str]]:
+    def _named(self) -> tuple[ExchangeArrays, list[str]]:
         return self._read_exchanges([*self.table("connections").text("connection")[1]])
 
     @functools.cached_property
@@ -445,18 +445,18 @@ class CaptureFrame:
     # ------------------------------------------------------------------------------------------------- exchanges
 
     @property
-    def exchanges(self) -> Exchanges:
+    def exchanges(self) -> ExchangeArrays:
         """Columns of exchanges that nearly all rules use."""
         return self._named[0]
 
-    def _read_exchanges(self, links: list[str]) -> tuple[Exchanges, list[str]]:
+    def _read_exchanges(self, links: list[str]) -> tuple[ExchangeArrays, list[str]]:
         """Exchanges, and the names of connections: `links`, then those that only exchanges name."""
         read = self.table("exchanges").pop(_OF_EXCHANGES, _TEXT_OF_EXCHANGES)
         link, links = _by_links(links, *read.text("connection"))
         codes, statuses = read.text("status")
         status = spill.take(np.array([*(STATUSES.index(text) for text in statuses), -1], np.int8), codes)
         api, version, error, request_time, response_end, exchange, reply = (read[name] for name in _OF_EXCHANGES)
-        return Exchanges(link, api, version, error, status, request_time, response_end, exchange, reply), links
+        return ExchangeArrays(link, api, version, error, status, request_time, response_end, exchange, reply), links
 
     @functools.cached_property
     def set_back(self) -> tuple[int, int] | None:

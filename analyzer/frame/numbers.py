@@ -32,7 +32,7 @@ def joined(parts: Sequence[np.ndarray]) -> np.ndarray:
     return frozen(parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.int64), *parts]))
 
 
-class Numbers:
+class IntegerColumns:
     """Columns of integers of some windows, each assembled when it is used, because together they would be tens of
     megabytes of fresh memory. `wanted`: all columns that will be used; `narrow`: those of 8, 16 or 32 bits."""
 

@@ -44,7 +44,7 @@ _LATE_NS = 2 * 10**9
 
 
 @dataclass(slots=True)
-class Source:
+class WatchedSource:
     """Source that is watched: its name, its packets, how many were lost, how to end it. `live`: packets come as they
     are captured, so their time is the clock's; `place`: the checkpoint of a folder."""
 
@@ -63,7 +63,7 @@ def watch_interface(options: WatchOptions, tap: Tap) -> int:
         warm_up()  # where that was not possible before
         point = CapturePoint(tap.interface, ("-",))
         stream = cast(BinaryIO, LiveStream(belt))
-        source = Source(point, stream, lambda: belt.drops().total, belt.stop, live=True)
+        source = WatchedSource(point, stream, lambda: belt.drops().total, belt.stop, live=True)
         code = _watch(options, source)
     if tap.problem:
         say(f"note: {tap.interface}: the capture ended: {tap.problem}")
@@ -78,7 +78,7 @@ def watch_source(options: WatchOptions) -> int:
     if options.from_start:
         raise UsageError("--from-start goes with a folder", "leave it out")
     (point,) = capture_points([options.source])
-    return _watch(options, Source(point, sys.stdin.buffer, lambda: None, lambda: None))
+    return _watch(options, WatchedSource(point, sys.stdin.buffer, lambda: None, lambda: None))
 
 
 def _watch_folder(options: WatchOptions, folder: str) -> int:
@@ -91,7 +91,7 @@ def _watch_folder(options: WatchOptions, folder: str) -> int:
         say(f"note: {folder}: goes on where the watch before it was{when}; --from-start begins anew")
     elif there:
         say(f"note: {folder}: begins at the oldest of {len(there)} files, {there[0]}")
-    source = Source(
+    source = WatchedSource(
         CapturePoint(name, cast(tuple[str, ...], follower)), follower, lambda: None, follower.stop, place=place
     )
     try:
@@ -121,7 +121,7 @@ def _on_screen(options: WatchOptions) -> bool:
     return not options.json and sys.stdout.isatty()
 
 
-def _watch(options: WatchOptions, source: Source) -> int:
+def _watch(options: WatchOptions, source: WatchedSource) -> int:
     screen = _on_screen(options)
     wanted = parsed(options.filter)
     keeps = (screen and not options.once) or (wanted is not None and wanted.needs_bodies)
@@ -163,7 +163,7 @@ def _watch(options: WatchOptions, source: Source) -> int:
 
 
 @contextlib.contextmanager
-def _served(session: WatchSession, source: Source, address: tuple[str, int] | None) -> Iterator[str]:
+def _served(session: WatchSession, source: WatchedSource, address: tuple[str, int] | None) -> Iterator[str]:
     """Answer scrapes of Prometheus at an address meanwhile; yields where, empty for nowhere. Raises UsageError."""
     if address is None:
         yield ""
@@ -193,13 +193,13 @@ def _served(session: WatchSession, source: Source, address: tuple[str, int] | No
         end()
 
 
-def _lost(session: WatchSession, source: Source) -> int:
+def _lost(session: WatchSession, source: WatchedSource) -> int:
     """Packets that were lost, as far as anybody says."""
     lost = source.drops()
     return (session.drops() or 0) if lost is None else lost
 
 
-def _over(session: WatchSession, source: Source, stop: threading.Event, seconds: float) -> bool:
+def _over(session: WatchSession, source: WatchedSource, stop: threading.Event, seconds: float) -> bool:
     """Wait so long; whether all is read. A source that was told to stop is read to its end; stdin and a capture, which
     cannot be told, are left where they are."""
     if session.ended.wait(seconds):
@@ -207,7 +207,7 @@ def _over(session: WatchSession, source: Source, stop: threading.Event, seconds:
     return stop.is_set() and not source.live and not isinstance(source.stdin, Follower)
 
 
-def _once(session: WatchSession, source: Source, screen: bool, stop: threading.Event, timed: bool) -> None:
+def _once(session: WatchSession, source: WatchedSource, screen: bool, stop: threading.Event, timed: bool) -> None:
     """One line or screen. Unless it is `timed`, a folder is read as far as it goes now."""
     session.start()
     folder = source.stdin if isinstance(source.stdin, Follower) else None
@@ -227,7 +227,7 @@ def _once(session: WatchSession, source: Source, screen: bool, stop: threading.E
         _write(finding_of(finding))
 
 
-def _lines(session: WatchSession, source: Source, stop: threading.Event) -> None:
+def _lines(session: WatchSession, source: WatchedSource, stop: threading.Event) -> None:
     """JSON lines as seconds pass."""
     came = threading.Event()
     session.after = came.set

@@ -29,7 +29,7 @@ from kwire.analyzer.live.folder_checkpoint import FolderCheckpoint
 from kwire.analyzer.live.live_counts import Counts
 from kwire.analyzer.live.metrics import Metrics
 from kwire.analyzer.messages.exchange import Exchange
-from kwire.analyzer.messages.raw_messages import Messages
+from kwire.analyzer.messages.raw_messages import HeldMessages
 from kwire.analyzer.pipeline.drive import Sink, drive
 from kwire.analyzer.pipeline.selection import chosen
 from kwire.captures.files import CapturePoint
@@ -61,7 +61,7 @@ class SessionState:
     laps: EvaluationWindows | None
     latency: Latency
     topics: TopicIds
-    messages: Messages
+    messages: HeldMessages
     read: list[tuple[Any, ...]] = field(default_factory=list)
     rows: dict[str, bytes] = field(default_factory=dict)
     exchanges: int = 0
@@ -108,7 +108,7 @@ class WatchSession(Sink[None]):
         """Counts everything too, where that was asked for."""
         self._laps = EvaluationWindows(self.engine, point) if find else None
         self._latency, self._topics = Latency(), TopicIds()
-        self._messages = Messages()
+        self._messages = HeldMessages()
         self._keeps = settings.keep_messages is True
         self._place, self._files = place, stdin
         self._stored, self._took = monotonic(), 0.0
@@ -156,7 +156,7 @@ class WatchSession(Sink[None]):
                 self.engine = Engine(self._point, self._settings, after=self.engine)
                 if self._laps is not None:
                     self._laps.go_on(self.engine)
-                self._latency, self._topics, self._messages = Latency(), TopicIds(), Messages()
+                self._latency, self._topics, self._messages = Latency(), TopicIds(), HeldMessages()
                 self.renewals += 1
 
     def _read(self, over: bool) -> bool:

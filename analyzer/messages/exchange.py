@@ -17,7 +17,7 @@ from kwire.analyzer.bulk.rows import Message
 from kwire.analyzer.common.times import rfc3339
 from kwire.analyzer.protocol import api_keys, embedded, tree
 from kwire.analyzer.protocol.budget import BYTES, FIELDS, PAGE, Budget
-from kwire.analyzer.protocol.embedded import GroupFacts, Groups, Opened
+from kwire.analyzer.protocol.embedded import GroupFacts, GroupProtocols, Opened
 from kwire.analyzer.protocol.schema import REQUEST, RESPONSE
 
 
@@ -109,7 +109,7 @@ class Exchange:
         openers = record_tree.openers(*key, self._topic_name, nodes=nodes, budget=budget)
         return embedded.nested(decoded.nodes, openers, {})
 
-    def learn_group(self, groups: Groups) -> None:
+    def learn_group(self, groups: GroupProtocols) -> None:
         """Learn from this message about its group; `groups` knows earlier messages."""
         if self.row["api_key"] in embedded.GROUP_APIS:
             self._group = groups.learn(self.request, self.response)

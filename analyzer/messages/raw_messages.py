@@ -26,7 +26,7 @@ Key = tuple[int, int]
 """Number of a connection, and ordinal of a message on its side."""
 
 
-class Messages:
+class HeldMessages:
     """The raw messages of a capture point whose exchanges have not been handed on yet; of some APIs, or of all."""
 
     def __init__(self, apis: Collection[int] | None = None, keep_secrets: bool = False) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from kwire.analyzer.payloads import json_text, messagepack
-from kwire.analyzer.payloads.framing import CONFLUENT, Frame, frame_of
+from kwire.analyzer.payloads.framing import CONFLUENT, SchemaReference, frame_of
 from kwire.analyzer.payloads.limits import PayloadLimits, UndecodableError, size_reason
 from kwire.analyzer.payloads.schemas import JSON_SCHEMA, PROTOBUF, Schemas, Unreadable
 from kwire.analyzer.payloads.text import text_of
@@ -82,7 +82,7 @@ class PayloadDecoder:
                 reason = codec.reason
         return self._unframed(data, reason)
 
-    def _framed(self, frame: Frame) -> Payload | None:
+    def _framed(self, frame: SchemaReference) -> Payload | None:
         """Return the payload of a frame; None where the bytes are more likely no frame."""
         codec = self.schemas.by_id(frame.schema_id)
         if isinstance(codec, Unreadable):
@@ -129,7 +129,7 @@ class PayloadDecoder:
         return data
 
 
-def _decoded(codec: Any, frame: Frame) -> bytes:
+def _decoded(codec: Any, frame: SchemaReference) -> bytes:
     """Return a frame's payload as JSON. Raises UndecodableError."""
     if codec.format != PROTOBUF:
         decoded: bytes = codec.decode(frame.data, frame.start)

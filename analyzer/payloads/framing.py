@@ -1,6 +1,6 @@
 """The framing that registries put around or beside a payload: which schema it was written with.
 
-In: a key or value, and the record's headers. Out: a `Frame`, or None where nothing names a schema.
+In: a key or value, and the record's headers. Out: a `SchemaReference`, or None where nothing names a schema.
 
 - Confluent (`SchemaRegistry` wire format): byte 0, a 4-byte id, the payload; Apicurio's 4-byte ids are the same
 - Confluent by header: `__key_schema_id` and `__value_schema_id` hold byte 1 and a GUID, or byte 0 and an id
@@ -25,7 +25,7 @@ _GLUE_HEADER: Final = 18
 _LONG: Final = 8
 
 
-class Frame(NamedTuple):
+class SchemaReference(NamedTuple):
     """The schema that a payload names.
 
     registry   CONFLUENT, APICURIO or GLUE
@@ -43,7 +43,7 @@ class Frame(NamedTuple):
     message: str | None = None
 
 
-def frame_of(data: bytes, side: str, headers: Mapping[str, bytes], limits: PayloadLimits) -> Frame | None:
+def frame_of(data: bytes, side: str, headers: Mapping[str, bytes], limits: PayloadLimits) -> SchemaReference | None:
     """Return the frame of a key or value (`side`). Raises UndecodableError where a frame's content is broken."""
     if headers and (frame := _by_header(data, side, headers)) is not None:
         return frame
@@ -56,36 +56,36 @@ def frame_of(data: bytes, side: str, headers: Mapping[str, bytes], limits: Paylo
     return None
 
 
-def _by_magic(data: bytes) -> Frame | None:
+def _by_magic(data: bytes) -> SchemaReference | None:
     number = int.from_bytes(data[1:5], "big", signed=True)
     if number > 0:
         # A long of 8 bytes, as Kafka's own serializer writes it, may begin so: a time in milliseconds does.
-        return Frame(CONFLUENT, str(number), data, 5, sure=len(data) != _LONG)
+        return SchemaReference(CONFLUENT, str(number), data, 5, sure=len(data) != _LONG)
     if number == 0 and len(data) > 9 and (number := int.from_bytes(data[1:9], "big", signed=True)) > 0:
-        return Frame(APICURIO, str(number), data, 9, sure=False)
+        return SchemaReference(APICURIO, str(number), data, 9, sure=False)
     return None
 
 
-def _by_header(data: bytes, side: str, headers: Mapping[str, bytes]) -> Frame | None:
+def _by_header(data: bytes, side: str, headers: Mapping[str, bytes]) -> SchemaReference | None:
     named = headers.get(f"__{side}_schema_id")
     if named is not None and len(named) >= 17 and named[0] == 1:
         # Of Protobuf, what follows the GUID are the message indexes: they come first in a payload.
-        return Frame(CONFLUENT, str(uuid.UUID(bytes=bytes(named[1:17]))), bytes(named[17:]) + data, 0)
+        return SchemaReference(CONFLUENT, str(uuid.UUID(bytes=bytes(named[1:17]))), bytes(named[17:]) + data, 0)
     if named is not None and len(named) >= 5 and named[0] == 0:
-        return Frame(CONFLUENT, str(int.from_bytes(named[1:5], "big")), bytes(named[5:]) + data, 0)
+        return SchemaReference(CONFLUENT, str(int.from_bytes(named[1:5], "big")), bytes(named[5:]) + data, 0)
     for kind in ("globalId", "contentId"):
         number = headers.get(f"apicurio.{side}.{kind}")
         if number is not None and len(number) in (4, 8):
             message = headers.get(f"apicurio.{side}.protobuf.type") or headers.get(f"apicurio.{side}.msgType")
             name = message.decode(errors="replace") if message else None
-            return Frame(APICURIO, str(int.from_bytes(number, "big")), data, 0, message=name)
+            return SchemaReference(APICURIO, str(int.from_bytes(number, "big")), data, 0, message=name)
     return None
 
 
-def _glue(data: bytes, limits: PayloadLimits) -> Frame:
+def _glue(data: bytes, limits: PayloadLimits) -> SchemaReference:
     schema_id = str(uuid.UUID(bytes=data[2:_GLUE_HEADER]))
     if data[1] == _GLUE_PLAIN:
-        return Frame(GLUE, schema_id, data, _GLUE_HEADER, sure=False)
+        return SchemaReference(GLUE, schema_id, data, _GLUE_HEADER, sure=False)
     opened = zlib.decompressobj()
     try:
         payload = opened.decompress(data[_GLUE_HEADER:], limits.payload_bytes + 1)
@@ -95,4 +95,4 @@ def _glue(data: bytes, limits: PayloadLimits) -> Frame:
         raise UndecodableError(f"Glue: decompressed {size_reason(len(payload), limits.payload_bytes)}")
     if not opened.eof:
         raise UndecodableError("Glue: the compressed payload ends too early")
-    return Frame(GLUE, schema_id, payload, 0)
+    return SchemaReference(GLUE, schema_id, payload, 0)

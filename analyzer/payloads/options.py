@@ -52,9 +52,9 @@ class PayloadOptions:
         """Make a decoder. Raises UsageError."""
         check_installed()
         from kwire.analyzer.payloads.decoder import PayloadDecoder
-        from kwire.analyzer.payloads.schemas import Schemas, Source
+        from kwire.analyzer.payloads.schemas import Schemas, SchemaSource
 
-        sources: list[Source] = []
+        sources: list[SchemaSource] = []
         if self.schemas is not None:
             from kwire.analyzer.payloads.folder import SchemaFolder
 

@@ -48,7 +48,7 @@ def format_of(schema_type: object) -> str:
     return formats[schema_type]
 
 
-class Source(Protocol):
+class SchemaSource(Protocol):
     """Where schemas come from."""
 
     def by_id(self, schema_id: str) -> Schema | None:
@@ -97,7 +97,7 @@ class Unreadable:
 class Schemas:
     """All sources as one, with the codecs made so far."""
 
-    def __init__(self, sources: Sequence[Source], limits: PayloadLimits) -> None:
+    def __init__(self, sources: Sequence[SchemaSource], limits: PayloadLimits) -> None:
         self._sources = sources
         self._limits = limits
         self._codecs: dict[str, Codec | Unreadable] = {}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kwire.analyzer.analysis import control_exchanges
 from kwire.analyzer.payloads.options import PayloadOptions
 from kwire.analyzer.records.arrow_tables import BATCHES, FULL, NO_RECORDS, WITHOUT
-from kwire.analyzer.records.batches import Limits
+from kwire.analyzer.records.batches import BatchLimits
 
 if TYPE_CHECKING:
     from kwire.analyzer.options.analyze import AnalyzeOptions
@@ -38,7 +38,7 @@ class AnalysisOptions:
     connection: str | None = None
     keep_bytes: bool = False
     records: str = BATCHES
-    limits: Limits = field(default_factory=Limits)
+    limits: BatchLimits = field(default_factory=BatchLimits)
     keep_secrets: bool = False
     meaning: bool = True
     journeys: bool = True
@@ -63,7 +63,7 @@ class AnalysisOptions:
         Raises FilterError, and ValueError if `records` is unknown."""
         if records not in WITHOUT:
             raise ValueError(f"records={records!r}: there are {', '.join(WITHOUT)}")
-        limits = Limits(decompressed_limit or Limits.bytes, decompressed_ratio or Limits.ratio)
+        limits = BatchLimits(decompressed_limit or BatchLimits.bytes, decompressed_ratio or BatchLimits.ratio)
         return cls(parsed(filter), connection, keep_bytes, records, limits, keep_secrets, meaning, journeys, payloads)
 
     @classmethod

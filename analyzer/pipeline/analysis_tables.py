@@ -17,7 +17,7 @@ from kwire.analyzer.analysis.clients import Clients
 from kwire.analyzer.analysis.clients import Key as ClientKey
 from kwire.analyzer.analysis.cluster_metadata import TopicIds
 from kwire.analyzer.analysis.control_exchanges import Border, ControlExchanges
-from kwire.analyzer.analysis.groups import Groups
+from kwire.analyzer.analysis.groups import GroupCollector
 from kwire.analyzer.analysis.journeys import Journeys
 from kwire.analyzer.analysis.offsets import Offsets
 from kwire.analyzer.analysis.sessions import Sessions, readers_table
@@ -60,7 +60,7 @@ class AnalysisTables:
     def all_collectors(journeys: bool = True) -> tuple[ResumableCollector, ...]:
         """Return a new collector of each kind; that of journeys, where it is wanted, last: it learns from the others'
         rows."""
-        collectors = Clients(), Groups(), Offsets(), Transactions()
+        collectors = Clients(), GroupCollector(), Offsets(), Transactions()
         return (*collectors, Journeys()) if journeys else collectors
 
     def take(self, window: Window) -> None:

@@ -27,7 +27,7 @@ from kwire.analyzer.analysis.zookeeper import Requests
 from kwire.analyzer.bulk import exchange_tables
 from kwire.analyzer.bulk.rows import Exchanges, Names, Window
 from kwire.analyzer.dataset.parquet_files import ENOUGH_ROWS, LazyTable
-from kwire.analyzer.messages.raw_messages import Messages
+from kwire.analyzer.messages.raw_messages import HeldMessages
 from kwire.analyzer.pipeline.analysis_options import AnalysisOptions
 from kwire.analyzer.pipeline.analysis_tables import AnalysisTables
 from kwire.analyzer.pipeline.drive import Sink
@@ -56,7 +56,7 @@ class CarryOver:
     offers: Offers
     latency: Latency
     control: ControlExchanges
-    messages: Messages
+    messages: HeldMessages
     records: OpenedRecords
     collectors: tuple[ResumableCollector, ...]
 

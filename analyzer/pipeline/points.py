@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Final
 import pyarrow as pa
 
 from kwire.analyzer.analysis.cluster_metadata import TopicIds
-from kwire.analyzer.analysis.record_sets import RowGroups, payload_columns
+from kwire.analyzer.analysis.record_sets import RowGroupBuffer, payload_columns
 from kwire.analyzer.analysis.summary import Summary
 from kwire.analyzer.bulk.engine import Engine, Settings
 from kwire.analyzer.dataset.dataset import DatasetError, Writer
@@ -125,7 +125,7 @@ def _read_log(
 
     payloads = options.payloads if options.records == FULL else None
     decoded = None if payloads is None else payload_columns(payloads, str)
-    groups = RowGroups(None if decoded is None else decoded.fill)
+    groups = RowGroupBuffer(None if decoded is None else decoded.fill)
 
     def gather(name: str, table: pa.Table) -> None:
         for group in groups.put(name, table):

@@ -12,7 +12,7 @@ from kwire.analyzer.bulk import exchange_tables
 from kwire.analyzer.bulk.rows import Exchanges, Window
 from kwire.analyzer.frame.arrow import plain
 from kwire.analyzer.messages.exchange import Exchange
-from kwire.analyzer.messages.raw_messages import Messages, table_of
+from kwire.analyzer.messages.raw_messages import HeldMessages, table_of
 from kwire.analyzer.pipeline.analysis_options import AnalysisOptions
 
 
@@ -20,8 +20,8 @@ class Selection:
     """Chooses the exchanges of each window. `messages`: those whose exchange has not ended; `look_up`: gives the name
     for a topic's id; `matched`, `seen`: how many exchanges were let through so far, of how many."""
 
-    def __init__(self, options: AnalysisOptions, look_up: Callable[[str], str], messages: Messages | None) -> None:
-        self.messages = Messages(keep_secrets=options.keep_secrets) if messages is None else messages
+    def __init__(self, options: AnalysisOptions, look_up: Callable[[str], str], messages: HeldMessages | None) -> None:
+        self.messages = HeldMessages(keep_secrets=options.keep_secrets) if messages is None else messages
         self.matched = self.seen = 0
         self._options = options
         self._look_up = look_up
@@ -61,7 +61,7 @@ class Selection:
 
 
 def chosen(
-    window: Window, messages: Messages, filter: Any, connection: str | None, look_up: Callable[[str], str]
+    window: Window, messages: HeldMessages, filter: Any, connection: str | None, look_up: Callable[[str], str]
 ) -> Exchanges:
     """Return the exchanges of a window that a filter and the name of a connection let through, cheap tests first."""
     exchanges, names = window.exchanges, window.names

@@ -48,7 +48,7 @@ from kwire.analyzer.bulk.facts import Facts, SlotNaming, facts_of, put_together
 from kwire.analyzer.bulk.rows import Exchanges, Names, ShardMerger
 from kwire.analyzer.bulk.wire_format import WireExchanges, from_wire, to_wire
 from kwire.analyzer.dataset import tables
-from kwire.analyzer.dataset.dataset import Parts
+from kwire.analyzer.dataset.dataset import TableFiles
 from kwire.analyzer.dataset.parquet_files import tables_of
 from kwire.analyzer.frame.buffer_pool import BufferPool
 from kwire.analyzer.pipeline.analysis_options import AnalysisOptions
@@ -305,7 +305,7 @@ def merge(
     point: CapturePoint,
     files: Sequence[FileInfo],
     ranges: Iterable[Sequence[Piece]],
-    parts: Parts,
+    parts: TableFiles,
     decided: Path | None = None,
 ) -> tuple[list[dict[str, Any]], OwnLatencies]:
     """The rows of all shares, range by range, in the capture point's order; what the manifest says of the files that
@@ -421,7 +421,7 @@ def take_facts(
     shares: Sequence[ShareResult],
     point: CapturePoint,
     choice: AnalysisOptions,
-    parts: Parts,
+    parts: TableFiles,
     path: Path,
 ) -> tuple[PointResult, tuple[str, ...], list[dict[str, Any]]]:
     """The facts of a capture point, `pieces` in order of shares in order of ranges: all that is known besides its rows,

@@ -331,7 +331,7 @@ MOST_GROUPS: Final = 100_000
 """Groups whose protocol is remembered, a third of a kilobyte each."""
 
 
-class Groups:
+class GroupProtocols:
     """Protocol types and assignors of classic groups, as far as messages have named them. SyncGroup names neither
     before its version 5. Of too many groups the least recently used are forgotten."""
 
@@ -361,7 +361,7 @@ def in_message(
 ) -> tuple[tuple[Node, ...], tuple[tuple[str, Embedded], ...]]:
     """A decoded message's nodes with embedded formats as children, and these by path. `asked` is the body of the
     request that a response answers: old responses do not say the group's protocol. Where neither does,
-    `known` may tell (`Groups.learn`)."""
+    `known` may tell (`GroupProtocols.learn`)."""
     about = request or {}
     facts = dict(known or {}) | {name: about[name] for name in _GROUP_FIELDS if about.get(name)}
     return nested(decoded.nodes, _IN_MESSAGES.get((decoded.api_key, decoded.direction), {}), facts)

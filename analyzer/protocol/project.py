@@ -229,7 +229,7 @@ def decode_rows(
 # --- columns ----------------------------------------------------------------------------------------------------------
 
 
-class Column(NamedTuple):
+class FieldColumn(NamedTuple):
     """A field of all rows of a table: its value, or of strings, bytes and arrays their length (-1: null; NULL where the
     row has no such field); position of its bytes (-1: there are none) and their number."""
 
@@ -242,18 +242,18 @@ class Column(NamedTuple):
         """Whether the row has the field, which may be null."""
         return self.position >= 0
 
-    def where(self, rows: Flags | Numbers) -> Column:
+    def where(self, rows: Flags | Numbers) -> FieldColumn:
         """Some of the rows."""
-        return Column(self.value[rows], self.position[rows], self.length[rows])
+        return FieldColumn(self.value[rows], self.position[rows], self.length[rows])
 
     def filled(self, absent: int) -> Numbers:
         """The values, with a default where the row has no such field."""
         return np.where(self.present, self.value, absent)
 
-    def otherwise(self, other: Column) -> Column:
+    def otherwise(self, other: FieldColumn) -> FieldColumn:
         """This column, or the other one in rows that do not have this field."""
         pairs = zip(self, other, strict=True)
-        return Column(*(np.where(self.present, here, there) for here, there in pairs))
+        return FieldColumn(*(np.where(self.present, here, there) for here, there in pairs))
 
 
 class Elements(NamedTuple):
@@ -272,9 +272,9 @@ class Projection:
     decoded: Flags
     ended: Numbers
     elements: dict[str, Elements]
-    columns: dict[str, Column]
+    columns: dict[str, FieldColumn]
 
-    def column(self, path: str, below: str = "") -> Column:
+    def column(self, path: str, below: str = "") -> FieldColumn:
         """A field; `below`: of the elements of this inner array, each with the field of its outer element."""
         column = self.columns[path]
         levels = []
@@ -307,7 +307,7 @@ def project(
     count = len(messages)
     starts: dict[str, Numbers] = {}  # rows in which elements begin
     elements: dict[str, Elements] = {}
-    columns: dict[str, Column] = {}
+    columns: dict[str, FieldColumn] = {}
     for path, first in plan.arrays:
         starts[path] = np.flatnonzero(rows.field == first[version])
         message = rows.message[starts[path]]
@@ -318,7 +318,9 @@ def project(
         where = np.flatnonzero(rows.field == field)
         array = _array_of(path)
         row = np.searchsorted(starts[array], where, "right") - 1 if array else rows.message[where]
-        column = Column(*(np.full(len(starts[array]) if array else count, none, np.int64) for none in (NULL, -1, -1)))
+        column = FieldColumn(
+            *(np.full(len(starts[array]) if array else count, none, np.int64) for none in (NULL, -1, -1))
+        )
         column.value[row], column.position[row] = rows.value[where], rows.position[where]
         column.length[row] = rows.length[where]
         columns[path] = column

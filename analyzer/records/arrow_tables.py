@@ -1,9 +1,9 @@
 """Record sets -> the tables `batches` and `records`.
 
-In: `RecordSets`, the bytes of record sets, and `Origins`, the message or file around each. Out: Arrow tables with the
-columns of `tables.py`, in order of the origins. Checksums and opening are split into tasks that a pool's threads work
-on side by side; finished tables wait for their turn, and only a few tasks are ahead, so memory is bounded by what so
-many pieces hold. No row makes a Python object, but for records of internal topics and control records with `full`.
+In: `RecordSetColumns`, the bytes of record sets, and `Origins`, the message or file around each. Out: Arrow tables with
+the columns of `tables.py`, in order of the origins. Checksums and opening are split into tasks that a pool's threads
+work on side by side; finished tables wait for their turn, and only a few tasks are ahead, so memory is bounded by what
+so many pieces hold. No row makes a Python object, but for records of internal topics and control records with `full`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import pyarrow as pa
 
 from kwire.analyzer.dataset import tables
 from kwire.analyzer.frame import arrow
-from kwire.analyzer.frame.numbers import Numbers, frozen, narrow
+from kwire.analyzer.frame.numbers import IntegerColumns, frozen, narrow
 from kwire.analyzer.records import batch_owners as p
 from kwire.analyzer.records import batches as b
 from kwire.analyzer.records import checksums
-from kwire.analyzer.records.batches import Batches, Limits, batches
+from kwire.analyzer.records.batches import Batches, BatchLimits, batches
 from kwire.captures.kernels import NULL
 
 NO_RECORDS, BATCHES, META, FULL = "none", "batches", "meta", "full"
@@ -103,7 +103,7 @@ class Origins:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordSets:
+class RecordSetColumns:
     """The record sets of one shard and window: `number`, and where each lies in `heap` uint8[:]; int64[n]."""
 
     heap: np.ndarray
@@ -186,7 +186,7 @@ class RecordTables:
     then its batches wait, checked already; with META and FULL its bytes too, up to HELD_BYTES.
     """
 
-    def __init__(self, mode: str, pool: Executor, threads: int, limits: Limits | None = None) -> None:
+    def __init__(self, mode: str, pool: Executor, threads: int, limits: BatchLimits | None = None) -> None:
         self.counts = RecordCounts()
         self._mode = mode
         self._pool = pool
@@ -203,7 +203,9 @@ class RecordTables:
         """Number of batches in sets whose exchange has not ended."""
         return self._held.shape[1]
 
-    def take(self, shards: Sequence[RecordSets], origins: Origins, gone: np.ndarray) -> Iterator[tuple[str, pa.Table]]:
+    def take(
+        self, shards: Sequence[RecordSetColumns], origins: Origins, gone: np.ndarray
+    ) -> Iterator[tuple[str, pa.Table]]:
         """(name, rows) of one window: `records` in several parts, then `batches`, of the sets in `origins`, in its
         order. gone: int64, the numbers of sets that are not wanted; all others wait."""
         wanted = _Wanted(origins.number)
@@ -244,7 +246,7 @@ class RecordTables:
         )
         yield from self.take([], nobody, numbers[:0])
 
-    def _walked(self, sets: RecordSets) -> np.ndarray:
+    def _walked(self, sets: RecordSetColumns) -> np.ndarray:
         """The batches of one shard's sets, checked; places count from the start of their set, B_SET is its number."""
         own_batches = batches(sets.heap, sets.at, sets.length)
         table = own_batches.table
@@ -252,7 +254,9 @@ class RecordTables:
         p.settle(table, sets.at, sets.number)
         return table
 
-    def _collect(self, shards: Sequence[RecordSets], wanted: _Wanted, gone: np.ndarray, table: np.ndarray) -> None:
+    def _collect(
+        self, shards: Sequence[RecordSetColumns], wanted: _Wanted, gone: np.ndarray, table: np.ndarray
+    ) -> None:
         """Put the bytes of the sets that are wanted into one heap, in their order, and the batches' places in it; keep
         those that wait."""
         from kwire.analyzer.records.batch_reader import collect
@@ -263,7 +267,7 @@ class RecordTables:
         for number in held[(whose >= 0) | arrow.among(held, gone)].tolist():
             self._held_size -= len(self._held_bytes.pop(number))
         length = np.zeros(len(wanted), np.int64)
-        sources: list[tuple[RecordSets, np.ndarray, np.ndarray]] = []
+        sources: list[tuple[RecordSetColumns, np.ndarray, np.ndarray]] = []
         for sets in shards:
             owner = wanted.find(sets.number)
             own = np.flatnonzero(owner >= 0)
@@ -390,8 +394,8 @@ def batches_table(opened: Batches, origins: Origins) -> pa.Table:
     t = np.ascontiguousarray(opened.table)
     rows = np.empty((p.R_COLUMNS, len(opened)), np.int64)
     p.tell(t, origins.table, rows)
-    batch = Numbers([t], _OF_BATCHES.values(), _NARROW_OF_BATCHES)
-    row = Numbers([rows], range(p.R_COLUMNS), _NARROW_OF_ROWS)
+    batch = IntegerColumns([t], _OF_BATCHES.values(), _NARROW_OF_BATCHES)
+    row = IntegerColumns([rows], range(p.R_COLUMNS), _NARROW_OF_ROWS)
     strings = list(origins.strings)
     columns = {
         "capture": arrow.dictionary(arrow.zeros(len(opened), np.int32), [origins.capture]),

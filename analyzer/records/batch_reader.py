@@ -51,7 +51,7 @@ from kwire.analyzer.records.batches import (
     SMALLEST,
     WHOLE,
     Batches,
-    Limits,
+    BatchLimits,
     int16_at,
     int32_at,
     int64_at,
@@ -371,8 +371,8 @@ class CompressedBatches:
 class BatchReader:
     """Opens batches, with buffers that are used again. One thread's at a time."""
 
-    def __init__(self, limits: Limits | None = None, rows: int = PIECE_ROWS) -> None:
-        self._limits = limits or Limits()
+    def __init__(self, limits: BatchLimits | None = None, rows: int = PIECE_ROWS) -> None:
+        self._limits = limits or BatchLimits()
         self._scratch = codecs.Scratch()
         self._out = np.empty((R_COLUMNS, rows), np.int64)
 

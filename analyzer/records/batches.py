@@ -261,7 +261,7 @@ def walk(heap: Bytes, at: Table, length: Table, size: Table, out: Table, walked:
 
 
 @dataclass(frozen=True)
-class Limits:
+class BatchLimits:
     """Limits of one batch's decompressed size: `bytes` in all, and `ratio` times its compressed size."""
 
     bytes: int = DECOMPRESSED_LIMIT

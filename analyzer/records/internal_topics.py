@@ -134,7 +134,7 @@ def _bytes(piece: r.RecordRows, heap: np.ndarray, at: np.ndarray, length: np.nda
 
 
 def _binary(data: np.ndarray, offsets: np.ndarray, absent: np.ndarray, kind: pa.DataType | None = None) -> pa.Array:
-    """A column of bytes. A piece's batches hold less than 2 GiB (`Limits`), as its int32 offsets
+    """A column of bytes. A piece's batches hold less than 2 GiB (`BatchLimits`), as its int32 offsets
     must."""
     validity = None
     if absent.any():

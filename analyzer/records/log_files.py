@@ -44,7 +44,7 @@ class Damage:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SegmentPart:
     """Some batches of a segment: good ones, and, where recovery stops there, the bad one as last row. `at` is where in
     the file `batches.heap` begins."""
 
@@ -53,7 +53,7 @@ class Part:
     damage: Damage | None
 
 
-def read(path: Path, window_bytes: int = WINDOW_BYTES) -> Iterator[Part]:
+def read(path: Path, window_bytes: int = WINDOW_BYTES) -> Iterator[SegmentPart]:
     """The batches of a segment, window by window, their checksums checked. A heap is valid until the next part.
     Raises LogError."""
     try:
@@ -63,7 +63,7 @@ def read(path: Path, window_bytes: int = WINDOW_BYTES) -> Iterator[Part]:
         raise LogError(f"{path}: {failure.strerror}", "check the name and its permissions") from None
 
 
-def _parts(file: Any, size: int, window_bytes: int) -> Iterator[Part]:
+def _parts(file: Any, size: int, window_bytes: int) -> Iterator[SegmentPart]:
     heap = np.empty(min(window_bytes, size), np.uint8)
     at = 0
     while at < size:
@@ -94,9 +94,9 @@ def _parts(file: Any, size: int, window_bytes: int) -> Iterator[Part]:
             damage = Damage(where, _known(table[b.B_OFFSET, stop]), _why(table[:, stop], heap[:have]), size - where)
             # The bad one's records are not to be believed; nothing behind it is.
             table[b.B_STATE, stop] = b.BROKEN if table[b.B_STATE, stop] == b.WHOLE else table[b.B_STATE, stop]
-            yield Part(Batches(table, heap), at, damage)
+            yield SegmentPart(Batches(table, heap), at, damage)
             return
-        yield Part(opened, at, None)
+        yield SegmentPart(opened, at, None)
         at += int(opened.table[b.B_AT, -1] + opened.table[b.B_LENGTH, -1])
 
 

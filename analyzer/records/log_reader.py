@@ -24,9 +24,9 @@ from kwire.analyzer.records import arrow_tables as rt
 from kwire.analyzer.records import batch_reader as r
 from kwire.analyzer.records import log_files as segments
 from kwire.analyzer.records.arrow_tables import Origins, RecordCounts, RecordTables
-from kwire.analyzer.records.batches import Limits
+from kwire.analyzer.records.batches import BatchLimits
 from kwire.analyzer.records.internal_topics import Costs
-from kwire.analyzer.records.log_files import Part
+from kwire.analyzer.records.log_files import SegmentPart
 from kwire.analyzer.records.log_names import LogPoint, log_point
 from kwire.captures.kernels import NULL
 
@@ -47,7 +47,7 @@ def read_log(
     point: LogPoint,
     mode: str,
     threads: int,
-    limits: Limits,
+    limits: BatchLimits,
     put: Callable[[str, pa.Table], None],
     progress: Callable[[int, int], None] = lambda read, size: None,
 ) -> LogRead:
@@ -125,7 +125,7 @@ def shown(point: LogPoint, notes: list[str]) -> Iterator[Shown]:
                 notes.append(f"{path}: {part.damage}")
 
 
-def _of_part(part: Part, origins: Origins, opener: r.BatchReader) -> Iterator[Shown]:
+def _of_part(part: SegmentPart, origins: Origins, opener: r.BatchReader) -> Iterator[Shown]:
     topics = rt.topic_names(origins)
     records: list[list[dict[str, Any]]] = [[] for _ in range(len(part.batches))]
     costs = Costs()

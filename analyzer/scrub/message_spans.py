@@ -51,12 +51,12 @@ class MessageSpan(NamedTuple):
 class PendingRequests:
     """Requests whose answers need them, by connection and correlation id."""
 
-    groups: embedded.Groups
+    groups: embedded.GroupProtocols
     _waiting: dict[tuple[int, int], tuple[Body | None, tuple[int, int] | None]]
 
     @classmethod
     def nothing(cls) -> PendingRequests:
-        return cls(embedded.Groups(), {})
+        return cls(embedded.GroupProtocols(), {})
 
     def put(self, connection: int, request: tree.Decoded, frame: bytes) -> None:
         if request.header is None or request.body is None:

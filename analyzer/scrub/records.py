@@ -100,7 +100,7 @@ class RecordScrubber:
         self._nested = nested
         self._kept = keep
         self._opener = r.BatchReader()
-        self._limits = b.Limits()
+        self._limits = b.BatchLimits()
         self.report = report
 
     def scrub(self, data: bytes, topic: str, depth: int = 0) -> bytes:

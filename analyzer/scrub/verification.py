@@ -212,7 +212,7 @@ def _opened(data: bytes, depth: int = 0) -> bytes:
         at, size = row[b.B_RECORDS_AT], row[b.B_RECORDS_LENGTH]
         scratch = codecs.Scratch()
         try:
-            content = codecs.decompress(codec, memoryview(data[at : at + size]), b.Limits().allowed(size), scratch)
+            content = codecs.decompress(codec, memoryview(data[at : at + size]), b.BatchLimits().allowed(size), scratch)
         except (codecs.CorruptDataError, codecs.DecompressedSizeError):
             continue
         plain = scratch.data[:content].tobytes()

@@ -22,7 +22,7 @@ import numpy as np
 
 from kwire.captures.chunks.chunk_reader import PointSummary, changed
 from kwire.captures.chunks.rows import WAY_WORDS, WORDS, as_words, place_rows, tell_rows
-from kwire.captures.chunks.sorting import LINE, Scratch, Stored
+from kwire.captures.chunks.sorting import LINE, Scratch, StoredChunk
 from kwire.captures.files import CaptureError, CapturePoint, FileInfo, urls
 from kwire.captures.flows import OTHERS
 from kwire.captures.packed import ABOUT, Packed
@@ -50,7 +50,7 @@ class RoutedReader(Reader):
         self,
         point: CapturePoint,
         summary: PointSummary,
-        stored: Sequence[Stored],
+        stored: Sequence[StoredChunk],
         groups: Sequence[int],
         every: bool = False,
         most_in_place: int = MOST_IN_PLACE,
@@ -77,7 +77,7 @@ class RoutedReader(Reader):
                 for some in _at_once([_Line(line, groups) for line in lines.tolist()], self._most_in_place):
                     yield self._batch(file, capture, stored, some)
 
-    def _batch(self, file: io.FileIO, capture: _InPlace, stored: Stored, lines: Sequence[_Line]) -> Packets:
+    def _batch(self, file: io.FileIO, capture: _InPlace, stored: StoredChunk, lines: Sequence[_Line]) -> Packets:
         """Stored batches that follow one another, as one."""
         stay = lines[0].stays
         sizes = [0 if stay else sum(line.lengths(self._groups)) for line in lines]
@@ -101,7 +101,7 @@ class RoutedReader(Reader):
         return packets
 
     def _fill_in(
-        self, file: io.FileIO, stored: Stored, line: _Line, columns: PacketColumns, sums: np.ndarray, put: int
+        self, file: io.FileIO, stored: StoredChunk, line: _Line, columns: PacketColumns, sums: np.ndarray, put: int
     ) -> None:
         """One stored batch, its bytes from `put` on; of those that stay, where in the capture the buffer begins."""
         _packed(file, line.times_at, line.ways_at).spread(0, columns.time_ns)

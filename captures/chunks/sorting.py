@@ -50,7 +50,7 @@ _PIECE_BYTES: Final = 1 << 20
 host may take longer to lend than it takes to sort: writing was measured to take three times as long, or six."""
 
 
-class Stored(NamedTuple):
+class StoredChunk(NamedTuple):
     """A chunk's packets in the file `path`: where each batch's parts lie is said at its end. `number`: what is to be
     added to their numbers; `file`: the index of the file that they came from; `pairs`: at most how many four-tuples
     they have; `first_ns`, `last_ns`: the times between which they were captured; `work` int64[groups]: how much there
@@ -67,14 +67,14 @@ class Stored(NamedTuple):
     marks: np.ndarray = NO_MARKS
 
 
-def apart(stored: Sequence[Stored]) -> bool:
+def apart(stored: Sequence[StoredChunk]) -> bool:
     """Whether shares need but their own packets of these: nobody forgets a four-tuple."""
     there = [chunk for chunk in stored if chunk.pairs]
     span = max((chunk.last_ns for chunk in there), default=0) - min((chunk.first_ns for chunk in there), default=0)
     return sum(chunk.pairs for chunk in there) <= REMEMBERED or span <= FORGET_NS
 
 
-def divided(stored: Sequence[Stored], shares: int) -> list[tuple[int, ...]]:
+def divided(stored: Sequence[StoredChunk], shares: int) -> list[tuple[int, ...]]:
     """The groups of so many shares, each with about as much work: the next largest goes to who has least. Groups with
     legs of one connection stay together."""
     work = np.stack([chunk.work for chunk in stored]).sum(axis=0)
@@ -92,7 +92,7 @@ def divided(stored: Sequence[Stored], shares: int) -> list[tuple[int, ...]]:
     return [tuple(sorted(groups)) for groups in shares_groups]
 
 
-def store(reader: ChunkReader, groups: int, shares: int, path: Path) -> tuple[ChunkResult, Stored]:
+def store(reader: ChunkReader, groups: int, shares: int, path: Path) -> tuple[ChunkResult, StoredChunk]:
     """Read a chunk, and sort its packets into a file of that name; so many shares will read it. Raises CaptureError and
     OSError."""
     with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
@@ -113,7 +113,7 @@ def store(reader: ChunkReader, groups: int, shares: int, path: Path) -> tuple[Ch
     assert reader.result is not None
     met = sorter.met
     about = met.pairs, met.first_ns, met.last_ns, sorter.work, sorter.marks.rows
-    entry = Stored(str(path), size, reader.chunk.file, 0, *about)
+    entry = StoredChunk(str(path), size, reader.chunk.file, 0, *about)
     return reader.result, entry
 
 

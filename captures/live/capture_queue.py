@@ -16,7 +16,7 @@ from time import monotonic
 from typing import Final, NamedTuple
 
 from kwire.captures.errors import CaptureError
-from kwire.captures.live.taps import Chunk, Tap
+from kwire.captures.live.taps import PcapRecords, Tap
 
 ROOM_BYTES: Final = 64 << 20
 """What may wait: seconds of a busy broker, as much again as the kernel's own buffer."""
@@ -52,7 +52,7 @@ class Spool:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def put(self, chunk: Chunk) -> bool:
+    def put(self, chunk: PcapRecords) -> bool:
         """Whether there was room on the disk."""
         written = 0
         with contextlib.suppress(OSError):
@@ -65,7 +65,7 @@ class Spool:
         self._end += written
         return True
 
-    def take(self) -> Chunk:
+    def take(self) -> PcapRecords:
         at, size, packets = self._waiting.popleft()
         self._file.seek(at)
         data = b""
@@ -77,7 +77,7 @@ class Spool:
         if not self._waiting:
             self._file.truncate(0)
             self._end = 0
-        return Chunk(data, packets)
+        return PcapRecords(data, packets)
 
     def close(self) -> None:
         self._file.close()
@@ -91,7 +91,7 @@ class CaptureQueue:
         self.packets = 0
         """Taken from the tap so far, those that were dropped here among them."""
         self._room, self._used = room, 0
-        self._chunks: deque[Chunk] = deque()
+        self._chunks: deque[PcapRecords] = deque()
         self._spool = Spool(spool) if spool is not None else None
         self._dropped = 0
         self._ended = False
@@ -115,7 +115,7 @@ class CaptureQueue:
                 self._ended = True
                 self._changed.notify_all()
 
-    def _put(self, chunk: Chunk) -> None:
+    def _put(self, chunk: PcapRecords) -> None:
         with self._changed:
             self.packets += chunk.packets
             spooling = self._spool is not None and len(self._spool) > 0  # order: what came before waits there
@@ -126,7 +126,7 @@ class CaptureQueue:
                 self._dropped += chunk.packets
             self._changed.notify_all()
 
-    def take(self, seconds: float) -> Chunk | None:
+    def take(self, seconds: float) -> PcapRecords | None:
         """The next chunk; None where none came in so many seconds, or ever will (`over`)."""
         with self._changed:
             deadline = monotonic() + seconds

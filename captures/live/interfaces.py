@@ -24,7 +24,7 @@ _PARENTS = 32
 """How many parents up the session is looked for."""
 
 
-class Session(NamedTuple):
+class SshConnection(NamedTuple):
     """An ssh connection: both ends."""
 
     client: str
@@ -44,7 +44,7 @@ def unknown(interface: str) -> CaptureError:
     return CaptureError(f"-i {interface}: no such interface", f"there are {', '.join(names())}")
 
 
-def session_of(variable: str) -> Session | None:
+def session_of(variable: str) -> SshConnection | None:
     """Parse the value of `SSH_CONNECTION`; None if it is not of that form."""
     words = variable.split()
     if len(words) != 4 or not (words[1].isdigit() and words[3].isdigit()):
@@ -53,10 +53,10 @@ def session_of(variable: str) -> Session | None:
         ends = [str(ipaddress.ip_address(words[i].split("%")[0])) for i in (0, 2)]
     except ValueError:
         return None
-    return Session(ends[0], int(words[1]), ends[1], int(words[3]))
+    return SshConnection(ends[0], int(words[1]), ends[1], int(words[3]))
 
 
-def own_session(environment: Mapping[str, str] | None = None) -> Session | None:
+def own_session(environment: Mapping[str, str] | None = None) -> SshConnection | None:
     """The ssh session that we run in; sudo hides the variable, so parents are asked too."""
     environment = os.environ if environment is None else environment
     if "SSH_CONNECTION" in environment:
@@ -78,7 +78,7 @@ def own_session(environment: Mapping[str, str] | None = None) -> Session | None:
     return None
 
 
-def default_filter(session: Session | None) -> str:
+def default_filter(session: SshConnection | None) -> str:
     """TCP, without the session that we run in."""
     if session is None:
         return "tcp"

@@ -21,9 +21,9 @@ from kwire.captures.live.taps import (
     MOST_PACKETS,
     NOTHING,
     WAIT_SECONDS,
-    Chunk,
     Counts,
     Ending,
+    PcapRecords,
     no_rights,
 )
 
@@ -101,7 +101,7 @@ class Libpcap:
     def _error(self) -> str:
         return plain(self._lib.pcap_geterr(self._handle)) or "libpcap does not say why"
 
-    def read(self) -> Chunk | None:
+    def read(self) -> PcapRecords | None:
         if self._ending.late:
             return None
         self._wait(WAIT_SECONDS)
@@ -114,7 +114,7 @@ class Libpcap:
         data = self._dump.take()
         self._handed += count
         self._ending.took(len(data), data)
-        return Chunk(data, count)
+        return PcapRecords(data, count)
 
     def _all_there(self) -> bool:
         self.counts()

@@ -1,9 +1,9 @@
 """Chunks to capture files: one, or a bounded row of them, with what was lost beside each.
 
-In: `Chunk`s, the time, drop counters. Out: pcap files (pcapng where the name ends so) of mode 0600, and FILE.stats.json
-beside each, which `kwire.captures.files` reads. Rules: every write ends where a record ends, so that a file is whole
-whenever the process dies; a full disk cuts off what did not fit and keeps the rest; only files that a row's name fits
-are ever deleted or replaced, and what is no capture is never overwritten.
+In: `PcapRecords`s, the time, drop counters. Out: pcap files (pcapng where the name ends so) of mode 0600, and
+FILE.stats.json beside each, which `kwire.captures.files` reads. Rules: every write ends where a record ends, so that a
+file is whole whenever the process dies; a full disk cuts off what did not fit and keeps the rest; only files that a
+row's name fits are ever deleted or replaced, and what is no capture is never overwritten.
 
 Sources: draft-ietf-opsawg-pcap, draft-ietf-opsawg-pcapng.
 """
@@ -37,7 +37,7 @@ from kwire.captures.files.layouts import (
 from kwire.captures.files.write import block_of, option
 from kwire.captures.live import records
 from kwire.captures.live.capture_queue import Drops
-from kwire.captures.live.taps import HEADER, MICROSECONDS, Chunk, Tap
+from kwire.captures.live.taps import HEADER, MICROSECONDS, PcapRecords, Tap
 
 STDOUT: Final = "-"
 _NUMBERED = "{stem}-{number:05d}-{when}{ending}"
@@ -245,7 +245,7 @@ class Recording:
         return at
 
     # -- what comes ----------------------------------------------------------------------------------------------------
-    def take(self, chunk: Chunk) -> None:
+    def take(self, chunk: PcapRecords) -> None:
         """Write a chunk, in several files where one is full."""
         data = np.frombuffer(chunk.data, np.uint8)
         at, most = 0, self._target.rotate_bytes

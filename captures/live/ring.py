@@ -22,8 +22,17 @@ import numpy as np
 
 from kwire.captures.errors import CaptureError
 from kwire.captures.live import interfaces
-from kwire.captures.live.interfaces import Session
-from kwire.captures.live.taps import BUFFER_BYTES, NOTHING, WAIT_SECONDS, Chunk, Counts, Ending, file_header, no_rights
+from kwire.captures.live.interfaces import SshConnection
+from kwire.captures.live.taps import (
+    BUFFER_BYTES,
+    NOTHING,
+    WAIT_SECONDS,
+    Counts,
+    Ending,
+    PcapRecords,
+    file_header,
+    no_rights,
+)
 
 _SOL_PACKET, _SO_ATTACH_FILTER = 263, 26
 _ADD_MEMBERSHIP, _RX_RING, _STATISTICS, _VERSION = 1, 5, 6, 10
@@ -41,7 +50,7 @@ _NETWORK, _PROTOCOL = 0xFFF00000, 0xFFFFF000
 _IPV4, _IPV6, _TCP, _FRAGMENT_OFFSET, _IPV6_HEADER = 0x800, 0x86DD, 6, 0x1FFF, 40
 
 
-def tcp_program(session: Session | None) -> bytes:
+def tcp_program(session: SshConnection | None) -> bytes:
     """Classic BPF that lets through TCP over IPv4 and IPv6, save packets between the two ports of a session."""
     lines: list[tuple[int, int | str, int | str, int]] = []
     labels: dict[str, int] = {}
@@ -91,7 +100,7 @@ def tcp_program(session: Session | None) -> bytes:
 class Ring:
     """A `Tap`. `session`: what the default filter leaves out; `expression` is "" for everything, else the default."""
 
-    def __init__(self, interface: str, expression: str, session: Session | None, snaplen: int) -> None:
+    def __init__(self, interface: str, expression: str, session: SshConnection | None, snaplen: int) -> None:
         self.interface, self.expression = interface, expression
         self.how = "AF_PACKET"
         self.problem = ""
@@ -148,7 +157,7 @@ class Ring:
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
 
-    def read(self) -> Chunk | None:
+    def read(self) -> PcapRecords | None:
         if self._ending.late:
             return None
         at = self._block * _BLOCK
@@ -170,7 +179,7 @@ class Ring:
         self._block = (self._block + 1) % self._blocks
         self._packets_out += int(packets)
         self._ending.took(_BLOCK, data)
-        return Chunk(data, int(packets)) if packets else NOTHING
+        return PcapRecords(data, int(packets)) if packets else NOTHING
 
     def _all_there(self) -> bool:
         self.counts()

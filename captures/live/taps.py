@@ -1,8 +1,8 @@
 """Interfaces that are listened to: `Tap`, whichever program or library is behind it.
 
-Out: `Chunk`s of whole records as a pcap file holds them, little-endian, behind the file header `Tap.header`. Rules:
-`read` is called by one thread, `stop` and `counts` by any; after `stop`, `read` still returns the packets that the
-kernel had taken until then, and then None, also if packets keep coming.
+Out: `PcapRecords`s of whole records as a pcap file holds them, little-endian, behind the file header `Tap.header`.
+Rules: `read` is called by one thread, `stop` and `counts` by any; after `stop`, `read` still returns the packets that
+the kernel had taken until then, and then None, also if packets keep coming.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ FIRST: Final = struct.Struct("<II")
 """What a record begins with, its time stamp: seconds, and micro- or nanoseconds, as the file's magic says."""
 
 
-class Chunk(NamedTuple):
+class PcapRecords(NamedTuple):
     """Whole records, as they stand in a pcap file, and how many."""
 
     data: bytes
     packets: int
 
 
-NOTHING: Final = Chunk(b"", 0)
+NOTHING: Final = PcapRecords(b"", 0)
 
 
 class Counts(NamedTuple):
@@ -128,7 +128,7 @@ class Tap(Protocol):
     header: bytes
     problem: str
 
-    def read(self) -> Chunk | None:
+    def read(self) -> PcapRecords | None:
         """Return the next chunk; `NOTHING` after a short while without any; None at the end."""
         ...
 

@@ -30,8 +30,8 @@ from kwire.captures.live.taps import (
     NANOSECONDS,
     NOTHING,
     WAIT_SECONDS,
-    Chunk,
     Counts,
+    PcapRecords,
     no_rights,
 )
 
@@ -122,7 +122,7 @@ class Tool:
         usual = re.compile(r"\s*$|.*listening on|Capturing on|File:|Packets|tcpdump: data link|\d+ packets")
         return [line.strip() for line in lines if not usual.match(line)]
 
-    def read(self) -> Chunk | None:
+    def read(self) -> PcapRecords | None:
         if self._over:
             return None
         if self._until is not None and monotonic() >= self._until:
@@ -149,7 +149,7 @@ class Tool:
             self._over, self.problem = True, f"{self.how} gives no packets any more"
             return None
         self._rest = data[end:]
-        return Chunk(data[:end], int(packets)) if packets else NOTHING
+        return PcapRecords(data[:end], int(packets)) if packets else NOTHING
 
     def counts(self) -> Counts:
         return self._counts

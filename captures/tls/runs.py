@@ -312,7 +312,7 @@ class Sources(NamedTuple):
     waiting: np.ndarray
 
 
-class Sink(Protocol):
+class PlaintextSink(Protocol):
     """Takes what is opened."""
 
     def room(self, rows: int, size: int) -> Output:
@@ -349,7 +349,7 @@ def opened(
     turns: np.ndarray,
     done: np.ndarray,
     sources: Sources,
-    sink: Sink,
+    sink: PlaintextSink,
 ) -> list[Run]:
     """Open what can be of these rows of a window, and leave the rest to each direction: all of it where more bytes are
     needed, else up to the row at which it stopped. `turns` says for each place which direction it is of, -1: none;

@@ -1,7 +1,7 @@
 """One TLS connection: the bytes of both directions in, the plaintext that its keys open out.
 
-In: runs of payload in order, each with the packet that brought it, and holes. Out: to a `Sink`, plaintext with the
-packets that brought its ciphertext, and holes of plaintext. Rules
+In: runs of payload in order, each with the packet that brought it, and holes. Out: to a `PlaintextSink`, plaintext with
+the packets that brought its ciphertext, and holes of plaintext. Rules
 
 - Keys by trial: a record that does not open with the keys at hand is tried with those of the next epoch (early data,
   handshake, traffic). So a Finished or an EndOfEarlyData that was lost, a HelloRetryRequest, and a ChangeCipherSpec
@@ -30,8 +30,8 @@ from kwire.captures.tls.ciphers import HEADER, TLS13, Keys, Opened, Opener, Open
 from kwire.captures.tls.direction import BYTES_PER_TRIAL, EARLY_DATA, LARGEST, SHAKING, TRAFFIC_DATA, Direction, Row
 from kwire.captures.tls.keylog import EARLY, HANDSHAKE, MASTER, SESSION, TRAFFIC, KeyLog
 from kwire.captures.tls.midstream import MOST_SECRETS, Search, guesses
+from kwire.captures.tls.runs import PlaintextSink as Many
 from kwire.captures.tls.runs import Run
-from kwire.captures.tls.runs import Sink as Many
 from kwire.captures.tls.suites import BY_SECRET, SUITES
 
 UNKNOWN: Final = 1 << 40

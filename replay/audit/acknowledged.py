@@ -1,11 +1,11 @@
 """Collect what a target acknowledged in a replay: each record, and the offset at which it must be.
 
-In: the pairs of a RUN (`kwire.replay.diff.pairs`). Out: a `Partition` for each topic-partition; told what was read of
-it, it says what is missing and what is out of order. Pure. Rules: a record is there if its key, value and headers lie
-at the offset that the target gave for it, and no other one counts for it; of an order only what one producer (without
-an id: one client, on connections of which one had ended before the next wrote there) had stored when captured is a
-promise; what the replay itself deleted is not awaited; of a transaction whose EndTxn both sides answered without an
-error, readers of committed records get all records or none, as it said.
+In: the pairs of a RUN (`kwire.replay.diff.pairs`). Out: an `ExpectedPartition` for each topic-partition; told what was
+read of it, it says what is missing and what is out of order. Pure. Rules: a record is there if its key, value and
+headers lie at the offset that the target gave for it, and no other one counts for it; of an order only what one
+producer (without an id: one client, on connections of which one had ended before the next wrote there) had stored when
+captured is a promise; what the replay itself deleted is not awaited; of a transaction whose EndTxn both sides answered
+without an error, readers of committed records get all records or none, as it said.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ MOST_TRANSACTIONS: Final = 1_000
 """Transactions of a partition that are listed because the target did not end them as it was asked to; all count."""
 
 
-class Partition:
+class ExpectedPartition:
     """Records that a partition must have, as columns: of a busy day that is millions of batches. A row a batch, in the
     order in which they were captured: the target's offset of its first record, the captured one (-1: nothing says it),
     a number for whose order it is, how many records, and how it should be stored (a place in `FORMS`); of each record
@@ -369,7 +369,7 @@ class _Writers:
 
 def acknowledged(
     pairs: Iterable[Pair], ends: Mapping[tuple[str, str], int], alone: bool = False
-) -> dict[Where, Partition]:
+) -> dict[Where, ExpectedPartition]:
     """Partitions by their names on the target. `pairs`: requests to produce, to delete or to end transactions, in order
     of captured time; `ends`: when each captured connection (capture, connection) sent its last request, us; `alone`:
     the topics had no records before."""
@@ -423,7 +423,7 @@ class _Acknowledged:
     that have records, perhaps, of which no answer says where; `ends`: by a transaction's number, how it ended."""
 
     def __init__(self, writers: _Writers) -> None:
-        self.partitions: dict[Where, Partition] = {}
+        self.partitions: dict[Where, ExpectedPartition] = {}
         self.unsure: set[Where] = set()
         self.ends: dict[int, Ended] = {}
         self._open: dict[tuple[int, int], int] = {}  # by producer id and epoch: the number of its open transaction
@@ -514,7 +514,7 @@ class _Acknowledged:
             digests = b"".join(content.digests[first:end])
             partition = self.partitions.get(stored.where)
             if partition is None:
-                partition = self.partitions[stored.where] = Partition()
+                partition = self.partitions[stored.where] = ExpectedPartition()
             transaction = _UNKNOWN
             if content.transactional[first]:
                 epoch = int.from_bytes(stored.records[_EPOCH], "big", signed=True)
@@ -555,7 +555,9 @@ def _parts(request: dict[str, Any], called: TopicNames) -> set[Where]:
     return {(called.of(topic), part["index"]) for topic in request["topicData"] for part in topic["partitionData"]}
 
 
-def _deleted(api_key: int, answer: dict[str, Any], called: TopicNames, partitions: dict[Where, Partition]) -> None:
+def _deleted(
+    api_key: int, answer: dict[str, Any], called: TopicNames, partitions: dict[Where, ExpectedPartition]
+) -> None:
     """Drop records that the target deleted on request."""
     if api_key == api_keys.DELETE_TOPICS:
         gone = {called.of(topic) for topic in answer.get("responses", ()) if not topic["errorCode"]}

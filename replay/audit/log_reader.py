@@ -13,7 +13,7 @@ from typing import Final
 from kwire.analyzer.protocol import api_keys, errors
 from kwire.analyzer.protocol.tree import Body
 from kwire.captures.errors import message_of
-from kwire.replay.audit.acknowledged import Partition, Where
+from kwire.replay.audit.acknowledged import ExpectedPartition, Where
 from kwire.replay.diff.correspondence import visible
 from kwire.replay.diff.record_facts import Reader
 from kwire.replay.plan import batches, convert
@@ -48,7 +48,7 @@ _GONE: Final = frozenset((errors.UNKNOWN_TOPIC_OR_PARTITION, errors.UNKNOWN_TOPI
 """Of these, those that mean in the end: it is not there, and nothing of what it had."""
 
 
-async def read(target: Target, partitions: dict[Where, Partition]) -> list[str]:
+async def read(target: Target, partitions: dict[Where, ExpectedPartition]) -> list[str]:
     """Read all of them, one after the other; returns why some could not be. Raises LinkError where the target does not
     serve Fetch."""
     if api_keys.FETCH not in target.offers:
@@ -92,7 +92,7 @@ class _Reading:
     """Of one partition. `committed`: as a consumer of committed records reads it; `reached`: up to which offset."""
 
     def __init__(
-        self, target: Target, where: Where, partition: Partition, patience: _Patience, committed: bool = False
+        self, target: Target, where: Where, partition: ExpectedPartition, patience: _Patience, committed: bool = False
     ) -> None:
         self.reached = 0
         self._committed = committed

@@ -51,7 +51,7 @@ class Alike:
     read: Flags
 
 
-class Side(NamedTuple):
+class SideRows(NamedTuple):
     """Rows of one side's answers, and the bytes in which they lie."""
 
     rows: FieldRows
@@ -110,7 +110,7 @@ def alike(block: Block, texts: Texts) -> Alike:
     left, right = left.where(same[left.message]), right.where(same[right.message])
     same[left.message[left.field != right.field]] = False
     left, right = left.where(same[left.message]), right.where(same[right.message])
-    sides = Side(left, block.left.heap), Side(right, block.right.heap)
+    sides = SideRows(left, block.left.heap), SideRows(right, block.right.heap)
     message, kinds = _differing(*sides, same, texts)
     counted_rows = same[message]
     counts = np.bincount(kinds[counted_rows], minlength=len(_KINDS)).tolist()
@@ -125,7 +125,7 @@ def _with_records(rows: FieldRows, count: int) -> Flags:
     return has_records
 
 
-def _differing(left: Side, right: Side, same: Flags, texts: Texts) -> tuple[Numbers, Numbers]:
+def _differing(left: SideRows, right: SideRows, same: Flags, texts: Texts) -> tuple[Numbers, Numbers]:
     """Takes out of `same` what is not; -> (message, kind) of values that are only counted. Both sides have the same
     fields."""
     classes, kinds, with_bytes = _classes()
@@ -144,7 +144,7 @@ def _differing(left: Side, right: Side, same: Flags, texts: Texts) -> tuple[Numb
     return left.rows.message[counted], kinds[left.rows.field[counted]]
 
 
-def _same_bytes(left: Side, right: Side, rows: Numbers) -> Flags:
+def _same_bytes(left: SideRows, right: SideRows, rows: Numbers) -> Flags:
     """Have two rows the same content? (Their values are the same: for strings these are the lengths.)"""
     lengths = np.maximum(left.rows.length[rows], 0)
     same: Flags = left.rows.length[rows] == right.rows.length[rows]
@@ -164,7 +164,7 @@ def _same_bytes(left: Side, right: Side, rows: Numbers) -> Flags:
     return same
 
 
-def _other_topics(left: Side, right: Side, rows: Numbers, texts: Texts) -> Numbers:
+def _other_topics(left: SideRows, right: SideRows, rows: Numbers, texts: Texts) -> Numbers:
     """Of rows with names or ids of topics, those that are not the same topic."""
     by_id = _ids()[left.rows.field[rows]]
     numbers = (

@@ -98,7 +98,7 @@ class Read(NamedTuple):
     high: int
 
 
-class Fetched(NamedTuple):
+class FetchedTopics(NamedTuple):
     """A fetch: topics that the captured request names, and what was read, the left's first."""
 
     topics: set[str]
@@ -223,7 +223,7 @@ class _Block:
 
     # --- Fetch
 
-    def _fetched(self) -> dict[int, Fetched]:
+    def _fetched(self) -> dict[int, FetchedTopics]:
         """By exchange of the block, the plain ones: answered at once, and nothing aborted in it."""
         block, key = self._block, api_keys.FETCH
         wanted = self._answered & ~block.retried & (block.api_key == key)
@@ -242,7 +242,7 @@ class _Block:
             plain &= request_fields.decoded & answered.decoded
             plain[rows.message[rows.columns["abortedTransactions"].filled(0) > 0]] = False
             sides.append((requests, request_fields, rows))
-        by_exchange = {at: Fetched(set(), []) for at in np.flatnonzero(plain).tolist()}
+        by_exchange = {at: FetchedTopics(set(), []) for at in np.flatnonzero(plain).tolist()}
         requests, request_fields, _ = sides[0]
         for where in lists_of(key):
             message, topics = topic_rows(requests, request_fields, where)

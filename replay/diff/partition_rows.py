@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from kwire.analyzer.protocol.project import Column, Flags, Messages, Numbers, Projection
+from kwire.analyzer.protocol.project import FieldColumn, Flags, Messages, Numbers, Projection
 from kwire.analyzer.protocol.topic_lists import TopicField
 from kwire.replay.diff.stored_run import Heap
 
@@ -35,7 +35,7 @@ class PartitionRows(NamedTuple):
     message: Numbers
     topic: TopicColumn
     number: Numbers
-    columns: Mapping[str, Column]
+    columns: Mapping[str, FieldColumn]
 
     def where(self, rows: Flags | Numbers) -> PartitionRows:
         """Some of the rows."""

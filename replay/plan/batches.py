@@ -16,7 +16,7 @@ from typing import Final
 import crc32c
 
 from kwire.analyzer.records import codecs
-from kwire.analyzer.records.batches import Limits
+from kwire.analyzer.records.batches import BatchLimits
 
 HEADER: Final = 61
 NO_PRODUCER: Final = -1
@@ -280,7 +280,7 @@ def decompressed(data: bytes, codec: int) -> bytes:
     """Decompress a batch. Raises BadRecordsError."""
     out = codecs.Scratch()
     try:
-        codecs.decompress(codec, memoryview(data), Limits().allowed(len(data)), out)
+        codecs.decompress(codec, memoryview(data), BatchLimits().allowed(len(data)), out)
     except (codecs.CorruptDataError, codecs.DecompressedSizeError, KeyError) as failure:
         raise BadRecordsError(f"codec {codec}: {failure or 'too many bytes'}") from None
     return out.data[: out.used].tobytes()

@@ -215,7 +215,7 @@ def success(data: bytes, version: int, partition: int) -> tuple[int, int] | None
     return None if index != partition or error or base < 0 else (base, appended)
 
 
-class Stored(NamedTuple):
+class StoredAnswer(NamedTuple):
     """The content of such an answer: the topic (or its id) and the partition, base offset, log append time, throttle
     time in milliseconds."""
 
@@ -226,7 +226,7 @@ class Stored(NamedTuple):
     throttle_ms: int
 
 
-def stored(data: bytes, version: int) -> Stored | None:
+def stored(data: bytes, version: int) -> StoredAnswer | None:
     """The whole of an answer as `success` takes it."""
     at = _answered_at(data, version)
     if at < 0:
@@ -235,9 +235,9 @@ def stored(data: bytes, version: int) -> Stored | None:
     if error or base < 0:
         return None
     if version < _FIRST_FLEXIBLE:
-        return Stored(_text(data[10 : at - 4]), index, base, appended, _INT.unpack_from(data, len(data) - 4)[0])
+        return StoredAnswer(_text(data[10 : at - 4]), index, base, appended, _INT.unpack_from(data, len(data) - 4)[0])
     topic = _id(data[6 : at - 1]) if version >= PRODUCE_BY_ID else _text(data[7 : at - 1])
-    return Stored(topic, index, base, appended, _INT.unpack_from(data, len(data) - 5)[0])
+    return StoredAnswer(topic, index, base, appended, _INT.unpack_from(data, len(data) - 5)[0])
 
 
 def _answered_at(data: bytes, version: int) -> int:

@@ -59,7 +59,7 @@ _NOT_READY: Final = frozenset(
 """Errors that it answers until it is."""
 
 
-class Run(Protocol):
+class SenderRun(Protocol):
     """The run of a `StepSender`, as far as the sender needs it.
 
     - `notes`: how often each rule was applied; `failure`: the fault of the target that kept something from being sent
@@ -95,7 +95,7 @@ class Run(Protocol):
 class StepSender:
     """Sends the steps of one run, each when its session's turn comes."""
 
-    def __init__(self, run: Run, router: Router) -> None:
+    def __init__(self, run: SenderRun, router: Router) -> None:
         self._run = run
         self._router = router
         self._loop = asyncio.get_running_loop()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
 
 from kwire.analyzer.cli.text import duration, printable, size
-from kwire.reports.page.questions import Answer
+from kwire.reports.page.questions import AnsweredQuestion
 
 Verdict = Literal["error", "warning", "note", "good"]
 """The severity of what is wrong, as findings have it; or that nothing is."""
@@ -53,7 +53,7 @@ class Statement:
     names: tuple[tuple[str, int], ...] = ()
 
 
-def statements(answers: Mapping[str, Answer], target: str | None) -> list[Statement]:
+def statements(answers: Mapping[str, AnsweredQuestion], target: str | None) -> list[Statement]:
     """Every statement that the answers allow, the worst first."""
     order: dict[Verdict, int] = {"error": 0, "warning": 1, "note": 2, "good": 3}
     stated = [
@@ -85,7 +85,7 @@ def share(part: float, whole: float) -> str:
 # --- what is wrong ----------------------------------------------------------------------------------------------------
 
 
-def _findings(answers: Mapping[str, Answer]) -> Iterator[Statement]:
+def _findings(answers: Mapping[str, AnsweredQuestion]) -> Iterator[Statement]:
     """The findings; of one code and severity the first ones, of the others only how many there are."""
     rows = answers["findings"].dicts()
     several = len({row["capture"] for row in rows}) > 1
@@ -153,11 +153,11 @@ def _evidence(row: Mapping[str, Any]) -> Iterator[str]:
         yield place if len(where) == 1 else f"{', '.join(names)}: {place}"
 
 
-def _analysed(answers: Mapping[str, Answer]) -> bool:
+def _analysed(answers: Mapping[str, AnsweredQuestion]) -> bool:
     return all(row["meaning"] for row in answers["captured"].dicts())
 
 
-def _not_analysed(answers: Mapping[str, Answer]) -> Iterator[Statement]:
+def _not_analysed(answers: Mapping[str, AnsweredQuestion]) -> Iterator[Statement]:
     rows = [row for row in answers["captured"].dicts() if not row["meaning"]]
     if rows:
         named = ", ".join(printable(row["capture"]) for row in rows[:3])
@@ -170,7 +170,7 @@ def _not_analysed(answers: Mapping[str, Answer]) -> Iterator[Statement]:
 # --- facts ------------------------------------------------------------------------------------------------------------
 
 
-def _well(answers: Mapping[str, Answer], *families: str) -> Verdict:
+def _well(answers: Mapping[str, AnsweredQuestion], *families: str) -> Verdict:
     """`good` where no finding of these families is an error or a warning, as far as that was looked at."""
     rows = answers["findings"].dicts()
     wrong = any(row["family"] in families and row["severity"] != "note" for row in rows)
@@ -180,7 +180,7 @@ def _well(answers: Mapping[str, Answer], *families: str) -> Verdict:
 _ABOUT_ERRORS = ("errors", "produce", "fetch", "groups", "transactions", "cluster", "security")
 
 
-def _errors(answers: Mapping[str, Answer]) -> Iterator[Statement]:
+def _errors(answers: Mapping[str, AnsweredQuestion]) -> Iterator[Statement]:
     totals = answers["totals"].dicts()[0]
     errors, answered = totals["errors"], totals["answered"]
     if not answered:
@@ -199,7 +199,7 @@ def _errors(answers: Mapping[str, Answer]) -> Iterator[Statement]:
     yield Statement("Errors", verdict, text, "errors")
 
 
-def _latency(answers: Mapping[str, Answer]) -> Iterator[Statement]:
+def _latency(answers: Mapping[str, AnsweredQuestion]) -> Iterator[Statement]:
     totals = answers["totals"].dicts()[0]
     parts = []
     if totals["prompt"]:
@@ -224,7 +224,7 @@ def _latency(answers: Mapping[str, Answer]) -> Iterator[Statement]:
         )
 
 
-def _upgrade(answers: Mapping[str, Answer], target: str | None) -> Iterator[Statement]:
+def _upgrade(answers: Mapping[str, AnsweredQuestion], target: str | None) -> Iterator[Statement]:
     if target is None:
         return
     rows = {row["problem"]: row for row in answers["lacking"].dicts()}
@@ -272,7 +272,7 @@ def _named(row: Mapping[str, Any]) -> str:
     return ", ".join(ids) + (f" and {more:,} more" if more > 0 else "")
 
 
-def _coverage(answers: Mapping[str, Answer]) -> Iterator[Statement]:
+def _coverage(answers: Mapping[str, AnsweredQuestion]) -> Iterator[Statement]:
     links = answers["links"].dicts()[0]
     payload, missing = links["payload_bytes"] or 0, links["missing_bytes"] or 0
     if not payload:

@@ -1,6 +1,6 @@
 """Questions, and what an engine said to them as plain rows.
 
-In: an engine, which has the datasets, and questions. Out: `Answer`s, which hold everything that rendering
+In: an engine, which has the datasets, and questions. Out: `AnsweredQuestion`s, which hold everything that rendering
 needs: the question, what each column holds, the SQL, the rows.
 """
 
@@ -39,7 +39,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AnsweredQuestion:
     """A question with its rows, in the order of `question.columns`. `more`: there are rows beyond these."""
 
     question: Question
@@ -74,7 +74,7 @@ def own(name: str, rows: int = ROWS, **values: Any) -> Question:
     return Question(name, view.question, view.notes, view.columns, view.sql, view.sql, rows)
 
 
-def ask(engine: Engine, questions: Sequence[Question]) -> dict[str, Answer]:
+def ask(engine: Engine, questions: Sequence[Question]) -> dict[str, AnsweredQuestion]:
     """Ask them all; answers by the questions' names."""
     with ThreadPoolExecutor(engine.at_once) as pool:
         futures = [pool.submit(_ask, engine, question) for question in questions]
@@ -85,16 +85,16 @@ def ask(engine: Engine, questions: Sequence[Question]) -> dict[str, Answer]:
             raise
 
 
-def _ask(engine: Engine, question: Question) -> Answer:
+def _ask(engine: Engine, question: Question) -> AnsweredQuestion:
     table, more = engine.ask(question.sql, question.rows, repeated=not catalog.is_own(question.name))
     if catalog.is_own(question.name):  # it need not say what each column holds
         about = {name: question.columns.get(name, "") for name in table.column_names}
         question = dataclasses.replace(question, columns=about)
     rows = tuple(zip(*(column.to_pylist() for column in table.columns)))
-    return Answer(question, rows, more)
+    return AnsweredQuestion(question, rows, more)
 
 
-def by_key(answer: Answer, keys: Iterable[str]) -> dict[tuple[Any, ...], dict[str, Any]]:
+def by_key(answer: AnsweredQuestion, keys: Iterable[str]) -> dict[tuple[Any, ...], dict[str, Any]]:
     """Rows by the values of some columns."""
     names = tuple(keys)
     return {tuple(row[name] for name in names): row for row in answer.dicts()}

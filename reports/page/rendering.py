@@ -25,7 +25,7 @@ from kwire.analyzer.common.times import rfc3339, utc
 from kwire.captures.errors import KwireError
 from kwire.captures.extras import install
 from kwire.reports.page.health import Statement, count, share
-from kwire.reports.page.questions import Answer
+from kwire.reports.page.questions import AnsweredQuestion
 from kwire.reports.page.report import Report
 from kwire.reports.page.sections import Section, Span
 
@@ -122,7 +122,7 @@ def label(column: str) -> str:
     return column.replace("_", " ")
 
 
-def shown_columns(answer: Answer) -> list[int]:
+def shown_columns(answer: AnsweredQuestion) -> list[int]:
     """Columns worth a place: those with a value, and the capture point only where there are several."""
     columns = []
     for at, name in enumerate(answer.columns):
@@ -250,7 +250,7 @@ def _markdown_details(statement: Statement, indent: str) -> list[str]:
     return lines
 
 
-def _markdown_table(answer: Answer, span: Span | None) -> list[str]:
+def _markdown_table(answer: AnsweredQuestion, span: Span | None) -> list[str]:
     columns = shown_columns(answer)
     rows = [[cell(answer.columns[at], row[at], span) for at in columns] for row in answer.rows[:MARKDOWN_ROWS]]
     numbers = [any(row[at].number for row in rows) for at in range(len(columns))]
@@ -371,7 +371,7 @@ def _section(report: Report, section: Section) -> dict[str, Any]:
     }
 
 
-def _table(title: str, answer: Answer, span: Span | None) -> dict[str, Any]:
+def _table(title: str, answer: AnsweredQuestion, span: Span | None) -> dict[str, Any]:
     columns = shown_columns(answer)
     names = answer.columns
     rows = [[cell(names[at], row[at], span) for at in columns] for row in answer.rows]
@@ -401,7 +401,7 @@ def _table(title: str, answer: Answer, span: Span | None) -> dict[str, Any]:
     }
 
 
-def _spreads(answer: Answer) -> list[dict[str, float] | None]:
+def _spreads(answer: AnsweredQuestion) -> list[dict[str, float] | None]:
     """For tables of latencies, where each row's median, 99th percentile and longest lie, in percent of a logarithmic
     scale that all rows share."""
     if not {"p50_us", "p99_us", "max_us"} <= set(answer.columns):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from kwire.analyzer.common.times import EPOCH, moment
 from kwire.reports.page import health, questions, sections
 from kwire.reports.page.health import Statement
-from kwire.reports.page.questions import Answer
+from kwire.reports.page.questions import AnsweredQuestion
 from kwire.reports.page.sections import Section, Span
 
 if TYPE_CHECKING:
@@ -37,11 +37,11 @@ class Report:
     version: str
     span: Span | None
     target: str | None
-    answers: Mapping[str, Answer]
+    answers: Mapping[str, AnsweredQuestion]
     statements: tuple[Statement, ...]
     sections: tuple[Section, ...] = sections.SECTIONS
 
-    def tables(self, section: Section) -> list[tuple[str, Answer]]:
+    def tables(self, section: Section) -> list[tuple[str, AnsweredQuestion]]:
         """Titles and answers of a section's tables that were asked."""
         return [(title, self.answers[name]) for name, title in section.tables if name in self.answers]
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from kwire.reports import catalog
-from kwire.reports.page.questions import ROWS, Answer, Question, of_view, own
+from kwire.reports.page.questions import ROWS, AnsweredQuestion, Question, of_view, own
 
 POINTS = 240
 """Intervals of a chart over time, at most: more than a phone has pixels for, fewer than a page would feel."""
@@ -58,7 +58,7 @@ class Chart:
     unit: str
     kind: str
     answer: str
-    make: Callable[[Answer, Span], ChartData]
+    make: Callable[[AnsweredQuestion, Span], ChartData]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Section:
 # --- what charts draw -------------------------------------------------------------------------------------------------
 
 
-def _intervals(answer: Answer) -> dict[int, int]:
+def _intervals(answer: AnsweredQuestion) -> dict[int, int]:
     """Position of each interval in a chart. Intervals without rows are among them, because nothing happened in them;
     but not where the clock jumped out of the span, so that there would be any number of them."""
     numbers = sorted({row[0] for row in answer.rows if row[0] is not None}) or [0]
@@ -100,7 +100,7 @@ def _times(intervals: Iterable[int], span: Span) -> list[float]:
     return [begin + number * width for number in intervals]
 
 
-def _commonest(answer: Answer, label: str, weight: str) -> list[str]:
+def _commonest(answer: AnsweredQuestion, label: str, weight: str) -> list[str]:
     """Labels in order of their weight."""
     sums: dict[str, int] = {}
     for row in answer.dicts():
@@ -109,10 +109,10 @@ def _commonest(answer: Answer, label: str, weight: str) -> list[str]:
     return sorted(sums, key=lambda name: (-sums[name], name))
 
 
-def _stacked(label: str, value: str, rate: bool) -> Callable[[Answer, Span], ChartData]:
+def _stacked(label: str, value: str, rate: bool) -> Callable[[AnsweredQuestion, Span], ChartData]:
     """One series for each of the commonest labels; the rest together. `rate`: a second, not an interval."""
 
-    def make(answer: Answer, span: Span) -> ChartData:
+    def make(answer: AnsweredQuestion, span: Span) -> ChartData:
         intervals = _intervals(answer)
         times = _times(intervals, span)
         names = _commonest(answer, label, value)
@@ -135,10 +135,10 @@ def _stacked(label: str, value: str, rate: bool) -> Callable[[Answer, Span], Cha
 _LATENCIES = {"median": "p50_us", "p95": "p95_us", "longest": "max_us"}
 
 
-def _durations(label: str, weight: str, columns: dict[str, str]) -> Callable[[Answer, Span], ChartData]:
+def _durations(label: str, weight: str, columns: dict[str, str]) -> Callable[[AnsweredQuestion, Span], ChartData]:
     """For each of the commonest labels a series for each of some columns of microseconds, in milliseconds."""
 
-    def make(answer: Answer, span: Span) -> ChartData:
+    def make(answer: AnsweredQuestion, span: Span) -> ChartData:
         intervals = _intervals(answer)
         times = _times(intervals, span)
         choices: dict[str, dict[str, list[float | None]]] = {}

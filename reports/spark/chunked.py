@@ -36,7 +36,7 @@ from kwire.analyzer.pipeline.points import AnalysisOptions
 from kwire.analyzer.pipeline.shares import Share, ShareOfPackets, ShareResult, share, topic_names_of_share
 from kwire.captures.chunks.chunk_reader import Chunk, ChunkJoiner, ChunkReader, ChunkResult, ChunkStart, chunks_of
 from kwire.captures.chunks.routing import MOST_IN_PLACE, RoutedReader, check_same
-from kwire.captures.chunks.sorting import Stored, apart, divided, store
+from kwire.captures.chunks.sorting import StoredChunk, apart, divided, store
 from kwire.captures.files import CaptureError, CapturePoint, stored_bytes
 from kwire.reports.spark.merging import PIECES, merge_shares, range_packets
 from kwire.reports.spark.tasks import Failed, WrittenPoint, attempt
@@ -163,7 +163,7 @@ class _ChunkReading:
         self._context, self._chunks, self._written = context, chunks, written
         self._how = (shares, window_bytes, str(folder / PIECES / f"{label}-chunk"))
 
-    def verified(self, point: CapturePoint) -> tuple[ChunkJoiner, list[Stored]]:
+    def verified(self, point: CapturePoint) -> tuple[ChunkJoiner, list[StoredChunk]]:
         """The results of all chunks joined, and their packets' files. Raises CaptureError, _TooManyWrongGuesses."""
         how, chunks = self._how, self._chunks
         results = (
@@ -173,7 +173,7 @@ class _ChunkReading:
         )
         self._written += [result[1].path for result in results if not isinstance(result, Failed)]
         joining = ChunkJoiner(point)
-        stored: list[Stored] = []
+        stored: list[StoredChunk] = []
         again = 0
         for number, (chunk, result) in enumerate(zip(chunks, results, strict=True)):
             if not joining.wants(chunk):
@@ -188,7 +188,7 @@ class _ChunkReading:
             stored.append(file._replace(number=joining.numbers[-1]))
         return joining, stored
 
-    def _again(self, number: int, known: ChunkStart) -> tuple[ChunkResult, Stored]:
+    def _again(self, number: int, known: ChunkStart) -> tuple[ChunkResult, StoredChunk]:
         how, chunk = self._how, self._chunks[number]
         [result] = (
             self._context.parallelize([number], 1).map(lambda number: _read(chunk, number, known, *how)).collect()
@@ -198,7 +198,7 @@ class _ChunkReading:
         return chunk_result, file
 
 
-def _accepted(result: tuple[ChunkResult, Stored] | Failed) -> tuple[ChunkResult, Stored]:
+def _accepted(result: tuple[ChunkResult, StoredChunk] | Failed) -> tuple[ChunkResult, StoredChunk]:
     if isinstance(result, Failed):
         raise CaptureError(result.message, result.hint)
     return result
@@ -206,7 +206,7 @@ def _accepted(result: tuple[ChunkResult, Stored] | Failed) -> tuple[ChunkResult,
 
 def _read(
     chunk: Chunk, number: int, known: ChunkStart | None, shares: int, window_bytes: int, name: str
-) -> tuple[ChunkResult, Stored] | Failed:
+) -> tuple[ChunkResult, StoredChunk] | Failed:
     """Read one chunk, in a task. An error of its input is a value."""
     path = Path(f"{name}{number:06d}-{'true' if known else 'guess'}-{attempt()}")
     try:
@@ -228,7 +228,7 @@ def _decode_shares(
     folder: Path,
     label: str,
     joined: ChunkJoiner,
-    stored: list[Stored],
+    stored: list[StoredChunk],
     count: int,
 ) -> WrittenPoint | Failed:
     packets, whole = range_packets(choice), joined.summary()

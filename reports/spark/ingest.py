@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from kwire.analyzer.api import findings_of, load_extensions
 from kwire.analyzer.dataset import tables
-from kwire.analyzer.dataset.dataset import Dataset, DatasetError, Parts, Writer
+from kwire.analyzer.dataset.dataset import Dataset, DatasetError, TableFiles, Writer
 from kwire.analyzer.pipeline.points import BATCHES, AnalysisOptions, check_names, joined, manifest, read_point
 from kwire.analyzer.pipeline.read_options import FEW_THREADS, ReadOptions
 from kwire.captures.files import CaptureError, CapturePoint, capture_points, stored_bytes
@@ -190,7 +190,7 @@ def decode_point(
     point: CapturePoint, settings: Settings, choice: AnalysisOptions, folder: Path, label: str
 ) -> WrittenPoint | Failed:
     """Decode a capture point into files in `folder`. What was written goes away where it fails."""
-    parts = Parts(folder, label)
+    parts = TableFiles(folder, label)
     known: dict[str, None] = {}
 
     def put(name: str, table: pa.Table) -> None:

@@ -25,7 +25,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kwire.analyzer.dataset.dataset import Parts
+from kwire.analyzer.dataset.dataset import TableFiles
 from kwire.analyzer.pipeline.points import META, AnalysisOptions
 from kwire.analyzer.pipeline.shares import Piece, ShareResult, by_range, decided_path, merge, take_facts
 from kwire.captures.files import CapturePoint
@@ -88,7 +88,7 @@ def merge_shares(
     decided = deciding if choice.meaning else None
 
     def take(number: int) -> Any:
-        parts = Parts(folder, f"{label}-{number:05d}-{attempt()}")
+        parts = TableFiles(folder, f"{label}-{number:05d}-{attempt()}")
         try:
             return take_facts(facts, shares, point, choice, parts, deciding)
         except BaseException:
@@ -99,7 +99,7 @@ def merge_shares(
 
     def write(numbered: tuple[int, list[list[Piece]]]) -> Any:
         number, task_ranges = numbered
-        parts = Parts(folder, f"{label}-{number:05d}-{attempt()}")
+        parts = TableFiles(folder, f"{label}-{number:05d}-{attempt()}")
         try:
             return merge(point, files, task_ranges, parts, decided)
         except BaseException:

@@ -1,7 +1,7 @@
 """HTTP API version 1 (API.md): functions from a view and a query to an answer's bytes, without network or files.
 
-In: a `View`, and the query's parameters. Out: an `Answer`. Rules: an invalid query gives an answer with status 400, the
-problem, a hint and, for a filter, its position; every count is exact; integers that a browser cannot hold are text.
+In: a `DataView`, and the query's parameters. Out: an `Answer`. Rules: an invalid query gives an answer with status 400,
+the problem, a hint and, for a filter, its position; every count is exact; integers that a browser cannot hold are text.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class DataView:
     """A dataset or captures as the page shows them.
 
     command  the command line that shows the same, to which the page appends a filter
@@ -103,7 +103,7 @@ class View:
             object.__setattr__(self, "questions", SqlQuestions(self.tables.dataset.path, not self.growing))
 
 
-def answer_call(view: View, what: str, query: Query) -> Answer:
+def answer_call(view: DataView, what: str, query: Query) -> Answer:
     """Answer one call. An invalid query gives an answer, not an exception."""
     call = CALLS.get(what)
     if call is None:
@@ -120,7 +120,7 @@ def answer_call(view: View, what: str, query: Query) -> Answer:
     return answer
 
 
-def _within(view: View, query: Query) -> View:
+def _within(view: DataView, query: Query) -> DataView:
     """Restrict the view to the partition in the query (TOPIC-NUMBER), if there is one."""
     partition = query.get("partition", "")
     if not partition:
@@ -131,7 +131,7 @@ def _within(view: View, query: Query) -> View:
     return replace(view, tables=view.tables.about_partition(topic, int(number)))
 
 
-def store_notes(view: View, content: bytes) -> Answer:
+def store_notes(view: DataView, content: bytes) -> Answer:
     """Store the notes that the page sent: marks with their notes, and colour rules."""
     try:
         view.notes.store(content)
@@ -220,7 +220,7 @@ def _side(query: Query) -> str:
 # --- the dataset ------------------------------------------------------------------------------------------------------
 
 
-def info(view: View, query: Query) -> Any:
+def info(view: DataView, query: Query) -> Any:
     """Describe the view: captures, range of times, columns with their types, coverage."""
     columns = view.tables.columns
     dataset = view.tables.dataset
@@ -250,7 +250,7 @@ def info(view: View, query: Query) -> Any:
     }
 
 
-def _pairs(view: View) -> Any:
+def _pairs(view: DataView) -> Any:
     """Describe the pairs of exchanges: names of the sides, and number of pairs."""
     pairs = view.pairs
     if pairs is None:
@@ -263,7 +263,7 @@ def _pairs(view: View) -> Any:
     }
 
 
-def _column(view: View, column: tables.Column) -> dict[str, Any]:
+def _column(view: DataView, column: tables.Column) -> dict[str, Any]:
     """Describe a column: its values, its kind in filters, whether it is empty, and whether all rows have one value."""
     name, kind = column.name, "text"
     if column.type == tables.TIME:
@@ -287,7 +287,7 @@ def _column(view: View, column: tables.Column) -> dict[str, Any]:
     }
 
 
-def check(view: View, query: Query) -> Any:
+def check(view: DataView, query: Query) -> Any:
     """Check a filter."""
     try:
         parsed = view.tables.parse(query.get("filter", ""))
@@ -297,7 +297,7 @@ def check(view: View, query: Query) -> Any:
     return {"ok": True, "bodies": parsed is not None and parsed.needs_bodies}
 
 
-def complete(view: View, query: Query) -> Any:
+def complete(view: DataView, query: Query) -> Any:
     """Complete a filter at the cursor."""
     text = query.get("text", "")
     at = _number(query, "at", len(text))
@@ -321,7 +321,7 @@ _LINE_COLUMNS: Final = (
 """Columns that `outcome` and `subject` need."""
 
 
-def rows(view: View, query: Query) -> Any:
+def rows(view: DataView, query: Query) -> Any:
     """Get a window of the exchanges that a filter chooses, sorted: columns as lists, and the total."""
     start = _number(query, "start", 0)
     count = min(_number(query, "count", 100), MAX_ROWS)
@@ -346,7 +346,7 @@ def rows(view: View, query: Query) -> Any:
     }
 
 
-def _rules(view: View, numbers: np.ndarray) -> list[int | None]:
+def _rules(view: DataView, numbers: np.ndarray) -> list[int | None]:
     """Find the first colour rule that chooses each row; an invalid rule chooses none."""
     rules = np.full(len(numbers), -1)
     for rule in range(len(view.notes.rules) - 1, -1, -1):
@@ -358,12 +358,12 @@ def _rules(view: View, numbers: np.ndarray) -> list[int | None]:
     return [None if rule < 0 else rule for rule in rules.tolist()]
 
 
-def notes(view: View, query: Query) -> Any:
+def notes(view: DataView, query: Query) -> Any:
     """Get marks with their notes, and colour rules."""
     return view.notes.content()
 
 
-def marked(view: View, query: Query) -> Any:
+def marked(view: DataView, query: Query) -> Any:
     """Locate the marked exchanges that a filter chooses, in an order."""
     marks = []
     for key, note in list(view.notes.marks.items()):
@@ -373,7 +373,7 @@ def marked(view: View, query: Query) -> Any:
     return {"marked": sorted(marks, key=lambda mark: mark["row"])}
 
 
-def table(view: View, query: Query) -> Any:
+def table(view: DataView, query: Query) -> Any:
     """Get a window of another list: of a table of the dataset (`filters` choose the exchanges of a row), of the frames
     or pairs of the chosen exchanges (`keys` identify them), or of questions in SQL or the answer to one."""
     start, count = _number(query, "start", 0), min(_number(query, "count", 100), MAX_ROWS)
@@ -392,7 +392,7 @@ def table(view: View, query: Query) -> Any:
     return _safe(other_tables.window(view.tables, name, sort, start, count))
 
 
-def ladder(view: View, query: Query) -> Any:
+def ladder(view: DataView, query: Query) -> Any:
     """Draw messages between clients and brokers, with changes of leaders. `bands`: counts in that many intervals of
     time instead of single messages."""
     if query.get("bands"):
@@ -401,14 +401,14 @@ def ladder(view: View, query: Query) -> Any:
     return _safe(drawings.ladder(view.tables, query.get("filter", ""), start, count))
 
 
-def tracks(view: View, query: Query) -> Any:
+def tracks(view: DataView, query: Query) -> Any:
     """Draw tracks of exchanges over time, with rebalances and transactions."""
     first, last = (_number(query, name, -1) if query.get(name) else None for name in ("first", "last"))
     by, width = query.get("by", "connection"), _number(query, "width", 1000)
     return _safe(timeline.timeline(view.tables, query.get("filter", ""), by, width, first, last))
 
 
-def export(view: View, query: Query) -> Any:
+def export(view: DataView, query: Query) -> Any:
     """Export the chosen exchanges as a file. `check`: only report errors that can be found at once."""
     text, sort, form, check = (query.get(name, "") for name in ("filter", "sort", "format", "check"))
     pieces: Callable[[], Iterator[bytes]]
@@ -421,48 +421,48 @@ def export(view: View, query: Query) -> Any:
     return {} if check else Answer(200, b"", kind, name, pieces())
 
 
-def batch(view: View, query: Query) -> Any:
+def batch(view: DataView, query: Query) -> Any:
     """Get a filter for all exchanges that carry the first batch of one; null if it has none."""
     return {"filter": other_tables.resend_filter(view.tables, parse_key(query.get("key", "")))}
 
 
-def partitions(view: View, query: Query) -> Any:
+def partitions(view: DataView, query: Query) -> Any:
     """List the partitions that an exchange names."""
     return {"partitions": other_tables.partitions_of(view.tables, parse_key(query.get("key", "")))}
 
 
-def facets(view: View, query: Query) -> Any:
+def facets(view: DataView, query: Query) -> Any:
     """Count values of some columns among the chosen exchanges, most frequent first."""
     requested = query.get("fields", "")
     names = dict.fromkeys(requested.split(",")) if requested else summary_counts.FACETS  # each costs a pass over all
     return {"facets": summary_counts.facets(view.tables, view.tables.chosen(query.get("filter", "")), names)}
 
 
-def stats(view: View, query: Query) -> Any:
+def stats(view: DataView, query: Query) -> Any:
     """Summarise the chosen exchanges: counts, bytes and quantiles."""
     return _safe(summary_counts.stats(view.tables, view.tables.chosen(query.get("filter", ""))))
 
 
-def heat(view: View, query: Query) -> Answer:
+def heat(view: DataView, query: Query) -> Answer:
     """Count the chosen exchanges by time and latency: a line of JSON, then the counts."""
     chosen = view.tables.chosen(query.get("filter", ""))
     grid = heatmap.grid(view.tables, chosen, _number(query, "width", 300))
     return Answer(200, grid.packed(), "application/octet-stream")
 
 
-def locate(view: View, query: Query) -> Any:
+def locate(view: DataView, query: Query) -> Any:
     """Locate an exchange under a filter and an order; null if the filter excludes it."""
     key = parse_key(query.get("key", ""))
     return {"row": view.tables.place_of(query.get("filter", ""), query.get("sort", ""), key)}
 
 
-def neighbour(view: View, query: Query) -> Any:
+def neighbour(view: DataView, query: Query) -> Any:
     """Find the exchange before or after one in its connection, whatever the filter; null if there is none."""
     key = view.tables.beside(parse_key(query.get("key", "")), -1 if query.get("step") == "back" else 1)
     return {"key": None if key is None else format_key(key)}
 
 
-def exchange(view: View, query: Query) -> Any:
+def exchange(view: DataView, query: Query) -> Any:
     """Get all columns of one exchange."""
     key = parse_key(query.get("key", ""))
     row = view.tables.row(view.tables.require_row(key))
@@ -473,7 +473,7 @@ def exchange(view: View, query: Query) -> Any:
 # --- exchanges recorded twice -----------------------------------------------------------------------------------------
 
 
-def _pairs_of(view: View) -> ExchangePairs:
+def _pairs_of(view: DataView) -> ExchangePairs:
     if view.pairs is None:
         raise BadRequestError(
             "there are no pairs of exchanges", "a RUN of kwire replay has pairs; so have captures of both ends"
@@ -481,13 +481,13 @@ def _pairs_of(view: View) -> ExchangePairs:
     return view.pairs
 
 
-def _other_side(view: View, key: Key) -> tuple[int, Key | None]:
+def _other_side(view: DataView, key: Key) -> tuple[int, Key | None]:
     """Get the row of an exchange, and the other exchange of its pair."""
     pairs, row = _pairs_of(view), view.tables.require_row(key)
     return row, None if pairs.of[row] < 0 else view.tables.key_of(int(pairs.of[row]))
 
 
-def other_side(view: View, query: Query) -> Any:
+def other_side(view: DataView, query: Query) -> Any:
     """Get the other exchange of a pair, what the replay did, and the differences as far as they were compared."""
     pairs, key = _pairs_of(view), parse_key(query.get("key", ""))
     row, other = _other_side(view, key)
@@ -509,7 +509,7 @@ def other_side(view: View, query: Query) -> Any:
     )
 
 
-def _side_summary(view: View, key: Key | None) -> Any:
+def _side_summary(view: DataView, key: Key | None) -> Any:
     """Summarise one side of a pair."""
     row = None if key is None else view.tables.row_of(key)
     if row is None:
@@ -518,7 +518,7 @@ def _side_summary(view: View, key: Key | None) -> Any:
     return {"outcome": exchange_lines.outcome(columns), "latency_us": columns["latency_us"]}
 
 
-def differences(view: View, query: Query) -> Any:
+def differences(view: DataView, query: Query) -> Any:
     """List the fields that differ between both messages of a pair: their paths in both trees."""
     key, side = parse_key(query.get("key", "")), _side(query)
     _, other = _other_side(view, key)
@@ -530,7 +530,7 @@ def differences(view: View, query: Query) -> Any:
     return {"total": total, "differences": [difference._asdict() for difference in shown]}
 
 
-def counterpart(view: View, query: Query) -> Any:
+def counterpart(view: DataView, query: Query) -> Any:
     """Find a field in the other message of a pair; null if it is not there."""
     key, side = parse_key(query.get("key", "")), _side(query)
     _, other = _other_side(view, key)
@@ -540,7 +540,7 @@ def counterpart(view: View, query: Query) -> Any:
     return {"path": message_diff.counterpart(here, there, _path(query))}
 
 
-def judged(view: View, query: Query) -> Any:
+def judged(view: DataView, query: Query) -> Any:
     """Wait for `kwire diff` of a RUN: its verdict in a line, and the number of pairs by result."""
     pairs = _pairs_of(view)
     if pairs.comparison is not None:
@@ -553,7 +553,7 @@ def judged(view: View, query: Query) -> Any:
     }
 
 
-def findings(view: View, query: Query) -> Any:
+def findings(view: DataView, query: Query) -> Any:
     """List findings, worst first: each with its text, advice and the exchanges that show it."""
     rows = view.tables.other("findings")
     worst = sorted(rows, key=lambda row: (-SEVERITIES.index(row["severity"]), row["since"] or 0))
@@ -574,7 +574,7 @@ def _finding(row: dict[str, Any]) -> dict[str, Any]:
 # --- messages ---------------------------------------------------------------------------------------------------------
 
 
-def message_tree(view: View, query: Query) -> Any:
+def message_tree(view: DataView, query: Query) -> Any:
     """Get the tree of a message: the children of the node at `path`, from `first` on."""
     from kwire.reports.view import trees  # loads the decoders
 
@@ -603,7 +603,7 @@ def _path(query: Query) -> list[int]:
     return [int(step) for step in steps]
 
 
-def field_at(view: View, query: Query) -> Any:
+def field_at(view: DataView, query: Query) -> Any:
     """Find the path of the innermost field that contains a byte."""
     from kwire.reports.view import trees
 
@@ -611,7 +611,7 @@ def field_at(view: View, query: Query) -> Any:
     return {"path": trees.at(messages.tree(_side(query))[0], _number(query, "offset", 0))}
 
 
-def octets(view: View, query: Query) -> Any:
+def octets(view: DataView, query: Query) -> Any:
     """Get bytes of a message, with its length field; secrets are `*`."""
     messages = view.messages.of(parse_key(query.get("key", "")))
     frame = messages.frame(_side(query))
@@ -625,7 +625,7 @@ def octets(view: View, query: Query) -> Any:
 
 
 # fmt: off
-CALLS: Final[dict[str, Callable[[View, Query], Any]]] = {
+CALLS: Final[dict[str, Callable[[DataView, Query], Any]]] = {
     "info": info, "check": check, "complete": complete, "rows": rows, "locate": locate, "neighbour": neighbour,
     "findings": findings, "facets": facets, "stats": stats, "heatmap": heat, "exchange": exchange,
     "message": message_tree, "field": field_at, "bytes": octets, "table": table, "batch": batch, "notes": notes,

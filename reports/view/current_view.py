@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kwire.captures.errors import KwireError
 
 if TYPE_CHECKING:
-    from kwire.reports.view.answers import View
+    from kwire.reports.view.answers import DataView
 
 
 @dataclass
@@ -27,7 +27,7 @@ class CurrentView:
     ended    True once the server stops
     """
 
-    view: View | None = None
+    view: DataView | None = None
     round: int = 0
     doing: str = "analysis"
     read: int = 0
@@ -49,13 +49,13 @@ class CurrentView:
         self._settled.wait()
 
     @classmethod
-    def of(cls, view: View) -> CurrentView:
+    def of(cls, view: DataView) -> CurrentView:
         """Wrap a complete view."""
         current = cls()
         current.show(view, done=True)
         return current
 
-    def show(self, view: View, done: bool = False) -> None:
+    def show(self, view: DataView, done: bool = False) -> None:
         """Replace the view."""
         self.view = view
         self.round += 1
@@ -69,7 +69,7 @@ class CurrentView:
         self._settled.set()
         self._ready.set()
 
-    def first_view(self) -> View:
+    def first_view(self) -> DataView:
         """Wait for the first view. Raises the error if there was none."""
         self._ready.wait()
         if self.view is None:

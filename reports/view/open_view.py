@@ -1,8 +1,8 @@
 """Open a view from the arguments of `kwire view`: a dataset, or captures that are analysed into a cached dataset.
 
-In: a DATASET or CAPTUREs and options. Out: a `View`. Rules: results are stored in the cache folder, private to the user
-(captures hold customers' data), bounded in size, and reused for the same input; with `cache` off they are removed with
-the view.
+In: a DATASET or CAPTUREs and options. Out: a `DataView`. Rules: results are stored in the cache folder, private to the
+user (captures hold customers' data), bounded in size, and reused for the same input; with `cache` off they are removed
+with the view.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from kwire.captures.errors import KwireError
 from kwire.captures.files import CaptureError, CapturePoint, begins_ns, capture_points, urls
 from kwire.reports.output import name_of
 from kwire.reports.view import columns, exchange_pairs
-from kwire.reports.view.answers import View
+from kwire.reports.view.answers import DataView
 from kwire.reports.view.current_view import CurrentView
 from kwire.reports.view.messages import Messages
 from kwire.reports.view.notes import Notes
@@ -79,7 +79,7 @@ LIMIT_BYTES: Final = 8 << 30
 """Bytes of all cached views: ten million exchanges take some 1.5 GB. The least recently used are removed first."""
 
 
-def open_view(sources: Sequence[str], options: ViewOptions, stack: contextlib.ExitStack) -> View:
+def open_view(sources: Sequence[str], options: ViewOptions, stack: contextlib.ExitStack) -> DataView:
     """Open the view of a dataset or of captures; `stack` removes temporary files. Raises KwireError."""
     if _is_dataset(sources, options):
         return _dataset_source(sources[0], options, stack).view()
@@ -228,7 +228,7 @@ class _DatasetSource:
     def _files(self) -> list[dict[str, Any]]:
         return [entry for entry in self.dataset.manifest["files"] if entry["table"] == "exchanges"]
 
-    def view(self, progress: Progress | None = None) -> View:
+    def view(self, progress: Progress | None = None) -> DataView:
         """Make the view of all exchanges. `progress` is called with the number of columns made."""
         tables, messages = _tables(self.dataset, self.folder / "columns", self.captures, progress)
         judge = self.options.judge
@@ -236,11 +236,11 @@ class _DatasetSource:
         pairs = exchange_pairs.find_pairs(tables, comparison)
         return replace(self.make_view(tables, messages), pairs=pairs)
 
-    def make_view(self, tables: Tables, messages: Messages, growing: bool = False) -> View:
+    def make_view(self, tables: Tables, messages: Messages, growing: bool = False) -> DataView:
         """Make a view of this dataset."""
         command = ("kwire", "view", self.source)
         how = self.options.filter or ""
-        return View(tables, messages, name_of(self.source), command, how, growing, self.notes)
+        return DataView(tables, messages, name_of(self.source), command, how, growing, self.notes)
 
 
 @dataclass(frozen=True)
@@ -307,12 +307,12 @@ class _CaptureSource:
                     progress("", 0, 0)  # raises ViewClosedError if the view was closed
                 time.sleep(TURN_SECONDS)
 
-    def view(self) -> View:
+    def view(self) -> DataView:
         """Make the view of all exchanges."""
         tables, messages = _tables(open_dataset(self.dataset_path), self.folder / "columns", self.captures)
         return replace(self.make_view(tables, messages), pairs=exchange_pairs.find_pairs(tables))
 
-    def make_view(self, tables: Tables, messages: Messages, growing: bool = False) -> View:
+    def make_view(self, tables: Tables, messages: Messages, growing: bool = False) -> DataView:
         """Make a view of these captures."""
         how = ReadOptions.from_arguments(self.options)
         command = (
@@ -324,7 +324,7 @@ class _CaptureSource:
             *(word for path in how.keylogs for word in ("--keylog", os.fspath(path))),
         )
         name = ", ".join(map(name_of, self.sources))
-        return View(tables, messages, name, command, self.options.filter or "", growing, self.notes)
+        return DataView(tables, messages, name, command, self.options.filter or "", growing, self.notes)
 
 
 def _capture_source(sources: Sequence[str], options: ViewOptions, stack: contextlib.ExitStack) -> _CaptureSource:

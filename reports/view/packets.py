@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kwire.analyzer.export.packet_copy import copied_packets
-from kwire.analyzer.export.selection import End, Interval, Selection
+from kwire.analyzer.export.selection import End, Interval, PacketSelection
 from kwire.captures.files import CapturePoint
 from kwire.captures.files.sources import Source
 from kwire.captures.packets import Reader
@@ -38,7 +38,7 @@ def extract_packets(
 ) -> Iterator[bytes]:
     """Write the file in pieces; `check` may raise to stop. Raises CaptureError."""
     places: dict[int, list[int]] = {}
-    selection = Selection(interval for span in spans for interval in span.intervals())
+    selection = PacketSelection(interval for span in spans for interval in span.intervals())
     with Reader(point) as reader:
         for packets in reader:
             check()

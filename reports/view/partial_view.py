@@ -21,7 +21,7 @@ from kwire.analyzer.pipeline.read_options import ReadOptions
 from kwire.captures.errors import KwireError
 from kwire.captures.files import CapturePoint
 from kwire.reports.view import columns
-from kwire.reports.view.answers import View
+from kwire.reports.view.answers import DataView
 from kwire.reports.view.current_view import CurrentView
 from kwire.reports.view.messages import Messages
 from kwire.reports.view.source_captures import SourceCaptures
@@ -54,7 +54,7 @@ class PartialViews:
         current: CurrentView,
         folder: Path,
         captures: SourceCaptures | None,
-        named: Callable[[Tables, Messages], View],
+        named: Callable[[Tables, Messages], DataView],
         begun: Sequence[dict[str, Any]] = (),
     ) -> None:
         self._current = current
@@ -113,7 +113,7 @@ class PartialViews:
         if self._next > SHOWN:
             self._rows.clear()
 
-    def _view_of_rows(self, rows: list[pa.Table], topics: dict[str, str]) -> View:
+    def _view_of_rows(self, rows: list[pa.Table], topics: dict[str, str]) -> DataView:
         place = self._folder / f"first-{self._current.round}"
         columns.write_columns_of(rows, lambda topic: topics.get(topic, topic), place)
         dataset = StoredDataset(place, {"captures": self._begun, "coverage": {}, "files": []})

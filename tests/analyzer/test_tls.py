@@ -21,7 +21,7 @@ import pytest
 
 from kwire import analyzer
 from kwire.analyzer.bulk.engine import Engine, Settings
-from kwire.analyzer.dataset.dataset import Parts
+from kwire.analyzer.dataset.dataset import TableFiles
 from kwire.analyzer.pipeline import shares
 from kwire.analyzer.pipeline.points import AnalysisOptions, joined
 from kwire.analyzer.pipeline.read_options import ReadOptions
@@ -211,7 +211,7 @@ def test_shares_of_connections_give_the_same(tmp_path: Path) -> None:
         for number in range(3)
     ]
     rows, facts = shares.by_range(results)
-    parts, small = Parts(tmp_path, "rows"), Parts(tmp_path, "facts")
+    parts, small = TableFiles(tmp_path, "rows"), TableFiles(tmp_path, "facts")
     read, _, more = shares.take_facts(facts, results, point, options, small, tmp_path / "decided")
     import pyarrow.parquet as pq
 

@@ -25,13 +25,13 @@ from typing import TypeVar
 from kwire.analyzer.api import findings_of
 from kwire.analyzer.bulk.engine import Settings
 from kwire.analyzer.dataset import tables
-from kwire.analyzer.dataset.dataset import Parts
+from kwire.analyzer.dataset.dataset import TableFiles
 from kwire.analyzer.pipeline import shares
 from kwire.analyzer.pipeline.points import AnalysisOptions, joined
 from kwire.analyzer.pipeline.read_options import ReadOptions
 from kwire.captures.chunks.chunk_reader import ChunkJoiner, ChunkReader, ChunkResult, PointSummary, chunks_of
 from kwire.captures.chunks.routing import RoutedReader
-from kwire.captures.chunks.sorting import Stored, divided, store
+from kwire.captures.chunks.sorting import StoredChunk, divided, store
 from kwire.captures.files import CapturePoint, capture_points
 from kwire.reports.spark import chunked, merging
 from kwire.reports.spark.chunked import GROUPS, in_place_bytes, window_bytes
@@ -99,12 +99,12 @@ def cost(path: Path, choice: AnalysisOptions, folder: Path) -> Cost:
     seen = max(many - few, 0.0) / (MANY - FEW)
     parts = [part for _, part in by_count[FEW][1]]
     ranges, pieces = shares.by_range(parts)
-    small = Parts(folder, "facts")
+    small = TableFiles(folder, "facts")
     decided = folder / "decided" if choice.meaning else None
     facts, (read, _, written) = timed(
         lambda: shares.take_facts(pieces, parts, point, choice, small, folder / "decided")
     )
-    merge, (rows, _) = timed(lambda: shares.merge(point, whole.files, ranges, Parts(folder, "rows"), decided))
+    merge, (rows, _) = timed(lambda: shares.merge(point, whole.files, ranges, TableFiles(folder, "rows"), decided))
     files: dict[str, list[Path]] = {name: [] for name in tables.TABLES}
     for entry in (*rows, *written):
         files[entry["table"]].append(folder / entry["path"])
@@ -112,7 +112,7 @@ def cost(path: Path, choice: AnalysisOptions, folder: Path) -> Cost:
     return Cost(by_count[MANY][0], seen, few - FEW * seen, facts, merge, judge)
 
 
-def _sorted(point: CapturePoint, count: int, folder: Path) -> tuple[PointSummary, list[Stored]]:
+def _sorted(point: CapturePoint, count: int, folder: Path) -> tuple[PointSummary, list[StoredChunk]]:
     """A point's chunks, sorted for so many shares."""
     joining = ChunkJoiner(point)
     size = window_bytes(ReadOptions().settings(False), MANY)  # of both alike, or shares could not be compared
@@ -133,7 +133,7 @@ def _sorted(point: CapturePoint, count: int, folder: Path) -> tuple[PointSummary
 def _shared(
     point: CapturePoint,
     whole: PointSummary,
-    stored: list[Stored],
+    stored: list[StoredChunk],
     count: int,
     settings: Settings,
     choice: AnalysisOptions,

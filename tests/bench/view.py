@@ -33,7 +33,7 @@ from kwire.analyzer.frame import spill
 from kwire.analyzer.options.questions import ViewOptions
 from kwire.analyzer.protocol import schema
 from kwire.reports.view import columns, open_view
-from kwire.reports.view.answers import View, answer_call
+from kwire.reports.view.answers import DataView, answer_call
 from tests.reports.forging import Forged
 
 START_US = 1_767_322_800_000_000
@@ -139,7 +139,7 @@ def _lists(folder: Path, name: str, of: np.ndarray, lists: list[list[int]], kind
 
 
 @contextlib.contextmanager
-def view_of(n: int, folder: Path) -> Iterator[View]:
+def view_of(n: int, folder: Path) -> Iterator[DataView]:
     """A view of `n` exchanges, whose columns are in the cache of `folder`: of the `dataset` there."""
     os.environ["KWIRE_CACHE_DIR"] = str(folder / "cache")
     forged = Forged(folder / "dataset", meaning=True)
@@ -158,7 +158,7 @@ def view_of(n: int, folder: Path) -> Iterator[View]:
         yield shown
 
 
-def calls(view: View) -> dict[str, float]:
+def calls(view: DataView) -> dict[str, float]:
     """Milliseconds of calls, each asked for the first time."""
     times: dict[str, float] = {}
 

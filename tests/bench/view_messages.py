@@ -25,7 +25,7 @@ from typing import Any, Final
 from kwire import analyzer
 from kwire.analyzer.options.questions import ViewOptions
 from kwire.reports.view import open_view
-from kwire.reports.view.answers import View, answer_call
+from kwire.reports.view.answers import DataView, answer_call
 from tests.bench import generate, messages
 
 MEGABYTE: Final = 1_000_000
@@ -106,13 +106,13 @@ def written(path: Path, fetch_bytes: int) -> list[str]:
     return names
 
 
-def _answer(view: View, what: str, **query: str) -> Any:
+def _answer(view: DataView, what: str, **query: str) -> Any:
     answer = answer_call(view, what, query)
     assert answer.status == 200, answer.content
     return json.loads(answer.content) if answer.type == "application/json" else answer.content
 
 
-def _first_page(view: View, key: str) -> float:
+def _first_page(view: DataView, key: str) -> float:
     """Milliseconds until what the page asks for first of an exchange is there."""
     began = time.perf_counter()
     for side in ("request", "response"):
@@ -146,7 +146,7 @@ def measure(fetch_bytes: int = 100 * MEGABYTE) -> None:
             _painted(view, names)
 
 
-def _records(view: View, key: str) -> int:
+def _records(view: DataView, key: str) -> int:
     """Open the first batch of an exchange: how many records come."""
     for side in ("request", "response"):
         if count := _below(view, key, side, []):
@@ -154,7 +154,7 @@ def _records(view: View, key: str) -> int:
     raise AssertionError("no records")
 
 
-def _below(view: View, key: str, side: str, path: list[int]) -> int:
+def _below(view: DataView, key: str, side: str, path: list[int]) -> int:
     """How many records the first batch below a node has; 0: there is none below it."""
     message = _answer(view, "message", key=key, side=side, path=".".join(map(str, path)))
     children = message["children"]
@@ -167,7 +167,7 @@ def _below(view: View, key: str, side: str, path: list[int]) -> int:
 _WAY: Final = ("array", "struct", "records", "batch")
 
 
-def _painted(view: View, names: list[str]) -> None:
+def _painted(view: DataView, names: list[str]) -> None:
     """In a browser."""
     from playwright.sync_api import sync_playwright
 

@@ -13,7 +13,7 @@ import subprocess
 import time
 from typing import Any
 
-from kwire.reports.view.answers import View
+from kwire.reports.view.answers import DataView
 from tests.reports.view.conftest import served
 from tests.shared import KWIRE, ROOT
 
@@ -54,7 +54,7 @@ DRAWN = """(key) => new Promise(done => {
 """Of the page: from a key until what is drawn is told in words, and on the screen."""
 
 
-def measure(view: View) -> None:
+def measure(view: DataView) -> None:
     """Print what a user waits for."""
     from playwright.sync_api import sync_playwright
 

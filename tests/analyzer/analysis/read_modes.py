@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from kwire import analyzer
 from kwire.analyzer.dataset import tables
-from kwire.analyzer.dataset.dataset import Parts
+from kwire.analyzer.dataset.dataset import TableFiles
 from kwire.analyzer.pipeline import shares
 from kwire.analyzer.pipeline.points import AnalysisOptions
 from kwire.analyzer.pipeline.read_options import ReadOptions
@@ -63,5 +63,5 @@ def shared_out(path: Path, folder: Path) -> dict[str, pa.Table]:
         for number in range(SHARES)
     ]
     _, facts = shares.by_range(written)
-    _, _, files = shares.take_facts(facts, written, point, choice, Parts(folder, "facts"), folder / "decided")
+    _, _, files = shares.take_facts(facts, written, point, choice, TableFiles(folder, "facts"), folder / "decided")
     return {entry["table"]: pq.read_table(folder / entry["path"], partitioning=None) for entry in files}

@@ -20,7 +20,7 @@ from kwire.analyzer.analysis.record_sets import OpenedRecords
 from kwire.analyzer.analysis.summary import Summary
 from kwire.analyzer.bulk.engine import Engine, Settings, Share
 from kwire.analyzer.bulk.rows import Window
-from kwire.analyzer.records.batches import Limits
+from kwire.analyzer.records.batches import BatchLimits
 from kwire.captures.files import capture_points
 from tests.shared import SAMPLES, capture_files
 
@@ -114,7 +114,7 @@ def test_shares_joined_know_what_one_reader_knows() -> None:
 
 def records(share: Share | None = None) -> tuple[OpenedRecords, Rows]:
     """A collector that has taken all, and the rows that it gave; those of its last row group still wait."""
-    opened, gathered = OpenedRecords("meta", 1, Limits(), str), Rows()
+    opened, gathered = OpenedRecords("meta", 1, BatchLimits(), str), Rows()
     for window in windows(share, OF_RECORDS, records=True):
         opened.take(window)
         gather(gathered, (opened,))
@@ -137,7 +137,7 @@ def test_opened_records_of_shares_joined_are_those_of_one_reader() -> None:
 
 
 def test_record_sets_that_wait_are_their_own_readers() -> None:
-    first, second = (OpenedRecords("batches", 1, Limits(), str) for _ in range(2))
+    first, second = (OpenedRecords("batches", 1, BatchLimits(), str) for _ in range(2))
     for window in windows(None, OF_RECORDS, records=True):
         second.take(window)
     with pytest.raises(ValueError, match="finish"):

@@ -14,7 +14,7 @@ import pytest
 
 from kwire.analyzer.analysis.clients import Clients
 from kwire.analyzer.analysis.control_exchanges import APIS, Border, ControlExchanges
-from kwire.analyzer.analysis.groups import Groups
+from kwire.analyzer.analysis.groups import GroupCollector
 from kwire.analyzer.analysis.offsets import Offsets
 from kwire.analyzer.analysis.transactions import Transactions
 from kwire.analyzer.api import decode
@@ -134,11 +134,11 @@ def test_what_is_kept_is_bounded(
 def test_what_was_learned_is_let_go_of_as_its_rows_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rows of one listener are made while those that come after it are there, and none before."""
     there: list[list[str]] = []
-    for kind in (Clients, Groups, Offsets, Transactions):
+    for kind in (Clients, GroupCollector, Offsets, Transactions):
         monkeypatch.setattr(kind, "tables", _noting(kind.tables, there))
     monkeypatch.setattr(AnalysisTables, "collectors", _Listeners(), raising=False)
     assert most_held(tmp_path / "a.pcap", "groups", 10, {})
-    kinds = ["Groups", "Offsets", "Transactions", "Journeys"]
+    kinds = ["GroupCollector", "Offsets", "Transactions", "Journeys"]
     assert there == [kinds, kinds[1:], kinds[2:], kinds[3:]]
 
 
@@ -213,7 +213,7 @@ class _Measured(PointTables):
 
 def test_of_too_many_groups_the_one_that_was_quiet_for_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded, "MOST_GROUPS", 2)
-    groups = embedded.Groups()
+    groups = embedded.GroupProtocols()
     for name in ("a", "b", "a", "c"):
         groups.learn({"groupId": name, "protocolType": "consumer"}, None)
     known = {name: groups.learn({"groupId": name}, None) for name in ("a", "c", "b")}

@@ -17,7 +17,7 @@ from kwire import analyzer
 from kwire.analyzer.analysis import zookeeper as z
 from kwire.analyzer.bulk.zookeeper import ZooKeeper
 from kwire.analyzer.cli.parser import main
-from kwire.analyzer.dataset.dataset import Parts
+from kwire.analyzer.dataset.dataset import TableFiles
 from kwire.analyzer.pipeline import shares
 from kwire.analyzer.pipeline.points import AnalysisOptions
 from kwire.analyzer.pipeline.read_options import ReadOptions
@@ -146,7 +146,9 @@ def test_shares_of_the_connections_tell_the_same(capture: str, tmp_path: Path) -
         for number in range(3)
     ]
     _, facts = shares.by_range(written)
-    read, _, files = shares.take_facts(facts, written, point, choice, Parts(tmp_path, "facts"), tmp_path / "decided")
+    read, _, files = shares.take_facts(
+        facts, written, point, choice, TableFiles(tmp_path, "facts"), tmp_path / "decided"
+    )
     stored = {entry["table"]: pq.read_table(tmp_path / entry["path"], partitioning=None) for entry in files}
     expected = analyzer.analyze(capture)
     for name in ("offsets", "leaders", "brokers"):

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import kwire.analyzer as analyzer
-from kwire.analyzer.dataset.dataset import Parts
+from kwire.analyzer.dataset.dataset import TableFiles
 from kwire.analyzer.pipeline import shares
 from kwire.analyzer.pipeline.points import AnalysisOptions
 from kwire.analyzer.pipeline.read_options import ReadOptions
@@ -204,7 +204,7 @@ def test_shares_that_read_their_own_packets_alone(tmp_path: Path) -> None:
         for number, groups in enumerate(divided(stored, count))
     ]  # fmt: skip
     _, facts = shares.by_range(written)
-    _, _, files = shares.take_facts(facts, written, point, choice, Parts(tmp_path, "facts"), tmp_path / "decided")
+    _, _, files = shares.take_facts(facts, written, point, choice, TableFiles(tmp_path, "facts"), tmp_path / "decided")
     tables = [pq.read_table(tmp_path / entry["path"], partitioning=None) for entry in files]
     [connections] = [table for table, entry in zip(tables, files, strict=True) if entry["table"] == "connections"]
     assert by_name(connections) == by_name(analyzer.analyze(path).connections)

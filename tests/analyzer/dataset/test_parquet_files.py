@@ -12,7 +12,7 @@ import pyarrow.parquet
 import pytest
 
 from kwire.analyzer.dataset import tables
-from kwire.analyzer.dataset.parquet_files import ALONE_BYTES, PENDING_TABLES, Parts
+from kwire.analyzer.dataset.parquet_files import ALONE_BYTES, PENDING_TABLES, TableFiles
 
 SCHEMA = tables.schema("topic_ids")
 
@@ -31,7 +31,7 @@ def stored(folder: Path, entry: dict[str, object]) -> list[str]:
 @pytest.mark.parametrize("writers", [1, 2, 8])
 def test_rows_stand_as_they_were_given(writers: int, tmp_path: Path) -> None:
     """Write tables and functions that make tables to two files in turn, more than may be pending at a time."""
-    parts = Parts(tmp_path, "a", writers)
+    parts = TableFiles(tmp_path, "a", writers)
     wanted = []
     for number in range(3 * (PENDING_TABLES + writers)):
         name = f"t{number}"
@@ -47,7 +47,7 @@ def test_a_large_message_is_a_row_group_of_its_own(tmp_path: Path) -> None:
     sizes = [10, ALONE_BYTES, 20, ALONE_BYTES - 1, ALONE_BYTES + 5, ALONE_BYTES, 3]
     schema = tables.schema("messages")
     given = pa.Table.from_pylist([{"bytes": bytes(size), "exchange": at} for at, size in enumerate(sizes)], schema)
-    parts = Parts(tmp_path, "a")
+    parts = TableFiles(tmp_path, "a")
     parts.write("messages", given)
     parts.write("messages", given.slice(2, 1))
     (entry,) = parts.close()
@@ -69,7 +69,7 @@ def test_what_is_made_later_stands_where_it_was_given(tmp_path: Path) -> None:
         second_is_made.set()
         return rows("second")
 
-    parts = Parts(tmp_path, "a", writers=3)
+    parts = TableFiles(tmp_path, "a", writers=3)
     parts.write("topic_ids", first)
     parts.write("topic_ids", second)
     assert stored(tmp_path, *parts.close()) == ["first", "second"]
@@ -86,7 +86,7 @@ def test_each_is_made_once(writers: int, tmp_path: Path) -> None:
 
         return make
 
-    parts = Parts(tmp_path, "a", writers)
+    parts = TableFiles(tmp_path, "a", writers)
     names = [f"t{number}" for number in range(20)]
     for name in names:
         parts.write("topic_ids", making(name))
@@ -99,7 +99,7 @@ def test_what_goes_wrong_in_the_background_is_raised(writers: int, tmp_path: Pat
     def broken() -> pa.Table:
         raise OSError(28, "No space left on device")
 
-    parts = Parts(tmp_path, "a", writers)
+    parts = TableFiles(tmp_path, "a", writers)
     parts.write("topic_ids", broken)
     with pytest.raises(OSError, match="No space left"):
         parts.close()
@@ -110,7 +110,7 @@ def test_what_goes_wrong_in_the_background_is_raised(writers: int, tmp_path: Pat
 
 
 def test_a_file_without_rows_is_one(tmp_path: Path) -> None:
-    parts = Parts(tmp_path, "a")
+    parts = TableFiles(tmp_path, "a")
     parts.write("topic_ids", rows())
     parts.write("brokers", rows)
     assert [(entry["table"], entry["rows"]) for entry in parts.close()] == [("topic_ids", 0), ("brokers", 0)]
@@ -120,7 +120,7 @@ def test_a_file_without_rows_is_one(tmp_path: Path) -> None:
 def test_a_table_without_rows_does_not_decide_how_strings_are_kept(empty_first: bool, tmp_path: Path) -> None:
     """As of a capture without Produce beside one with it: strings of rows may have numbers (dictionaries)."""
     some = pa.table({name: rows("x", "y").column(name).dictionary_encode() for name in SCHEMA.names})
-    parts = Parts(tmp_path, "a")
+    parts = TableFiles(tmp_path, "a")
     for table in (rows(), some) if empty_first else (some, rows()):
         parts.write("topic_ids", table)
     (entry,) = parts.close()
@@ -128,7 +128,7 @@ def test_a_table_without_rows_does_not_decide_how_strings_are_kept(empty_first: 
 
 
 def test_a_table_without_rows_is_a_file(tmp_path: Path) -> None:
-    parts = Parts(tmp_path, "a")
+    parts = TableFiles(tmp_path, "a")
     parts.write("topic_ids", rows)  # made by a thread
     parts.write("topic_ids", rows())
     (entry,) = parts.close()

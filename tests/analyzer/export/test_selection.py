@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kwire.analyzer.export.selection import Directions, Interval, Selection, halves
+from kwire.analyzer.export.selection import Directions, Interval, PacketSelection, halves
 
 ENDS = [("10.0.0.1", 1), ("10.0.0.1", 2), ("10.0.0.2", 1), ("fe80::1", 1)]
 TIMES = st.integers(0, 12)
@@ -39,7 +39,7 @@ def columns(packets: list[tuple[int, int, int]]) -> SimpleNamespace:
 def test_a_packet_is_chosen_where_an_interval_of_its_direction_holds_its_time(
     intervals: list[tuple[int, int, int, int]], packets: list[tuple[int, int, int]]
 ) -> None:
-    selection = Selection(
+    selection = PacketSelection(
         Interval(ENDS[sender], ENDS[receiver], min(first, last), max(first, last))
         for sender, receiver, first, last in intervals
     )

@@ -14,7 +14,7 @@ import pytest
 
 from kwire import analyzer
 from kwire.analyzer.api import findings_of
-from kwire.analyzer.dataset.dataset import Parts
+from kwire.analyzer.dataset.dataset import TableFiles
 from kwire.analyzer.pipeline import shares
 from kwire.analyzer.pipeline.points import AnalysisOptions, joined
 from kwire.analyzer.pipeline.read_options import ReadOptions
@@ -53,7 +53,7 @@ def test_shares_become_what_one_reader_gives(
     ]
     assert results[0].ranges > 2
     rows, facts = shares.by_range(results)
-    parts, small = Parts(tmp_path, "rows"), Parts(tmp_path, "facts")
+    parts, small = TableFiles(tmp_path, "rows"), TableFiles(tmp_path, "facts")
     read, names, more = shares.take_facts(facts, results, point, choice, small, tmp_path / "decided")
     files, own = shares.merge(point, results[0].files, rows, parts, tmp_path / "decided")
     read.summary.own.join(own)

@@ -588,7 +588,7 @@ def test_members_of_other_makes(name: str) -> None:
 
 
 def test_what_a_group_said_is_kept_by_group() -> None:
-    groups = embedded.Groups()
+    groups = embedded.GroupProtocols()
     assert groups.learn({"groupId": "a", "protocolType": "connect"}, None) == {"protocolType": "connect"}
     assert groups.learn({"groupId": "b"}, {"protocolName": ""}) == {}
     chosen = groups.learn({"groupId": "a", "protocolType": "connect"}, {"protocolName": "sessioned"})

@@ -66,7 +66,7 @@ def paths_of(fields: Sequence[Field], arrays: tuple[str, ...] = ()) -> Iterator[
             yield from paths_of(field.fields, (*arrays, inside))
 
 
-def value_of(column: project.Column, row: int, kind: str, buffer: np.ndarray) -> Any:
+def value_of(column: project.FieldColumn, row: int, kind: str, buffer: np.ndarray) -> Any:
     """A cell as a body has it."""
     value, position, length = int(column.value[row]), int(column.position[row]), int(column.length[row])
     if kind in ("string", "bytes", "records"):

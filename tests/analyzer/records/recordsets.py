@@ -42,7 +42,9 @@ class Opened:
         ]
 
 
-def opened(*sets: bytes, size: int | None = None, limits: b.Limits | None = None, rows: int = r.PIECE_ROWS) -> Opened:
+def opened(
+    *sets: bytes, size: int | None = None, limits: b.BatchLimits | None = None, rows: int = r.PIECE_ROWS
+) -> Opened:
     """Walk, check and open record sets that lie one behind another. `size`: what each field claims to have."""
     heap = np.frombuffer(b"".join(sets), np.uint8).copy()
     lengths = np.array([len(data) for data in sets], np.int64)

@@ -440,11 +440,11 @@ def test_a_bomb_is_a_row_that_says_so(codec: int, compress: Any) -> None:
     bomb = _batch(compress(bytes(4 << 20)), attributes=codec)
     after = _batch(SIMPLE)
 
-    result = opened(bomb + after, limits=b.Limits(bytes=1 << 20))
+    result = opened(bomb + after, limits=b.BatchLimits(bytes=1 << 20))
 
     assert result.reasons == ["the records decompress to more than is allowed", None]
     assert [record.value for record in result.records] == [b"v"]
-    assert opened(bomb, limits=b.Limits(ratio=1 << 20)).reasons != result.reasons[:1]
+    assert opened(bomb, limits=b.BatchLimits(ratio=1 << 20)).reasons != result.reasons[:1]
 
 
 def test_the_ratio_is_bounded_too() -> None:

@@ -15,7 +15,7 @@ from kwire.captures.chunks import routing
 from kwire.captures.chunks.chunk_reader import ChunkJoiner, ChunkReader, chunks_of
 from kwire.captures.chunks.groups import groups_of, pairs_of
 from kwire.captures.chunks.routing import RoutedReader
-from kwire.captures.chunks.sorting import Stored, divided, store
+from kwire.captures.chunks.sorting import StoredChunk, divided, store
 from kwire.captures.files import CaptureError, CapturePoint
 from kwire.captures.flows import OTHERS
 from kwire.captures.packets import Reader
@@ -133,7 +133,7 @@ def in_chunks(
     try:
         chunks = chunks_of(point, chunk_bytes)
         joining = ChunkJoiner(point)
-        stored: list[Stored] = []
+        stored: list[StoredChunk] = []
         again = guesses = 0
         for number, chunk in enumerate(chunks):
             guesses += chunk.begin > 0

@@ -26,7 +26,7 @@ from kwire.captures.chunks import sorting, starts
 from kwire.captures.chunks.checksums import combined
 from kwire.captures.chunks.chunk_reader import ChunkJoiner, ChunkReader, chunks_of, guessed
 from kwire.captures.chunks.routing import RoutedReader, check_same
-from kwire.captures.chunks.sorting import Stored, store
+from kwire.captures.chunks.sorting import StoredChunk, store
 from kwire.captures.files import CaptureError, CapturePoint, capture_points, layouts
 from kwire.captures.flows import FORGET_NS, REMEMBERED
 from tests.captures import forge
@@ -219,8 +219,8 @@ def test_bytes_that_stay_in_the_capture_are_not_stored_and_are_of_the_same_file(
         [list(reader) for reader in readers]
 
 
-def _stored(pairs: int, first_ns: int, last_ns: int, *work: int) -> Stored:
-    return Stored("", 0, 0, 0, pairs, first_ns, last_ns, np.array(work, np.int64))
+def _stored(pairs: int, first_ns: int, last_ns: int, *work: int) -> StoredChunk:
+    return StoredChunk("", 0, 0, 0, pairs, first_ns, last_ns, np.array(work, np.int64))
 
 
 def test_shares_see_all_where_four_tuples_may_be_forgotten() -> None:

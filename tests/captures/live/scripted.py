@@ -7,15 +7,15 @@ import threading
 from collections.abc import Sequence
 
 from kwire.captures.files.write import Record, pcap
-from kwire.captures.live.taps import NOTHING, Chunk, Counts
+from kwire.captures.live.taps import NOTHING, Counts, PcapRecords
 
 HEADER_BYTES = 24
 
 
-def chunks_of(records: Sequence[Record], each: int) -> list[Chunk]:
+def chunks_of(records: Sequence[Record], each: int) -> list[PcapRecords]:
     """Records as a tap hands them over, so many at a time."""
     return [
-        Chunk(pcap(records[i : i + each], nanoseconds=True)[HEADER_BYTES:], len(records[i : i + each]))
+        PcapRecords(pcap(records[i : i + each], nanoseconds=True)[HEADER_BYTES:], len(records[i : i + each]))
         for i in range(0, len(records), each)
     ]
 
@@ -39,7 +39,7 @@ class ScriptedTap:
 
     interface, expression, how = "script0", "tcp", "a script"
 
-    def __init__(self, chunks: Sequence[Chunk], counts: Counts = NO_DROPS, stays: bool = False) -> None:
+    def __init__(self, chunks: Sequence[PcapRecords], counts: Counts = NO_DROPS, stays: bool = False) -> None:
         self.header = pcap([], nanoseconds=True)
         self.problem = ""
         self.handed = threading.Event()
@@ -49,7 +49,7 @@ class ScriptedTap:
         if not stays:
             self._stopped.set()
 
-    def read(self) -> Chunk | None:
+    def read(self) -> PcapRecords | None:
         if self._chunks:
             return self._chunks.pop(0)
         self.handed.set()

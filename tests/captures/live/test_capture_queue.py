@@ -15,14 +15,14 @@ from kwire.captures.errors import CaptureError
 from kwire.captures.files import CapturePoint
 from kwire.captures.live.capture_queue import CaptureQueue, Drops, Spool
 from kwire.captures.live.stream import LiveStream
-from kwire.captures.live.taps import Chunk, Counts
+from kwire.captures.live.taps import Counts, PcapRecords
 from kwire.captures.packets import Reader
 from tests.captures.live.scripted import ScriptedTap, chunks_of
 from tests.captures.reading import read_point, rows_of
 from tests.live import SAMPLE, sample_records
 
 
-def chunks_of_queue(queue: CaptureQueue) -> list[Chunk]:
+def chunks_of_queue(queue: CaptureQueue) -> list[PcapRecords]:
     chunks = []
     while not queue.over:
         chunk = queue.take(60)
@@ -31,8 +31,8 @@ def chunks_of_queue(queue: CaptureQueue) -> list[Chunk]:
     return chunks
 
 
-def numbered(count: int, size: int = 10) -> list[Chunk]:
-    return [Chunk(bytes([i]) * size, i + 1) for i in range(count)]
+def numbered(count: int, size: int = 10) -> list[PcapRecords]:
+    return [PcapRecords(bytes([i]) * size, i + 1) for i in range(count)]
 
 
 def test_all_comes_in_order() -> None:
@@ -58,7 +58,7 @@ def test_what_finds_no_room_is_dropped_whole_and_counted() -> None:
 
 
 def test_one_chunk_larger_than_the_room_is_not_lost() -> None:
-    chunk = Chunk(bytes(100), 7)
+    chunk = PcapRecords(bytes(100), 7)
     with CaptureQueue(ScriptedTap([chunk]), room=45) as queue:
         assert chunks_of_queue(queue) == [chunk]
 
@@ -94,7 +94,7 @@ def test_a_spool_that_cannot_be_is_a_problem(tmp_path: Path) -> None:
 
 def test_what_ends_the_thread_is_told_where_it_is_taken() -> None:
     class Faulty(ScriptedTap):
-        def read(self) -> Chunk | None:
+        def read(self) -> PcapRecords | None:
             raise ValueError("a fault")
 
     with CaptureQueue(Faulty([])) as queue:

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from kwire.captures.live.interfaces import Session, default_filter, names, own_session, session_of
+from kwire.captures.live.interfaces import SshConnection, default_filter, names, own_session, session_of
 from tests.shared import ROOT
 
 
 @pytest.mark.parametrize(
     ("variable", "session"),
     [
-        ("203.0.113.7 50122 10.0.0.4 22", Session("203.0.113.7", 50122, "10.0.0.4", 22)),
-        ("fe80::1%eth0 50122 2001:DB8::4 2222", Session("fe80::1", 50122, "2001:db8::4", 2222)),
+        ("203.0.113.7 50122 10.0.0.4 22", SshConnection("203.0.113.7", 50122, "10.0.0.4", 22)),
+        ("fe80::1%eth0 50122 2001:DB8::4 2222", SshConnection("fe80::1", 50122, "2001:db8::4", 2222)),
         ("", None),
         ("a b c d", None),
         ("203.0.113.7 x 10.0.0.4 22", None),
@@ -28,13 +28,13 @@ from tests.shared import ROOT
         ("203.0.113.7 50122 10.0.0.4", None),
     ],
 )
-def test_what_ssh_says_of_the_session(variable: str, session: Session | None) -> None:
+def test_what_ssh_says_of_the_session(variable: str, session: SshConnection | None) -> None:
     assert session_of(variable) == session
 
 
 def test_the_default_filter() -> None:
     assert default_filter(None) == "tcp"
-    assert default_filter(Session("203.0.113.7", 50122, "10.0.0.4", 22)) == (
+    assert default_filter(SshConnection("203.0.113.7", 50122, "10.0.0.4", 22)) == (
         "tcp and not (host 203.0.113.7 and port 50122 and host 10.0.0.4 and port 22)"
     )
 
@@ -47,11 +47,11 @@ def test_the_session_is_found_though_sudo_hides_it() -> None:
     command = ["sh", "-c", 'env -u SSH_CONNECTION "$0" -c "$1"; true', sys.executable, program]
     environment = {**os.environ, "SSH_CONNECTION": "203.0.113.7 50122 10.0.0.4 22"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == str(Session("203.0.113.7", 50122, "10.0.0.4", 22))
+    assert done.stdout.strip() == str(SshConnection("203.0.113.7", 50122, "10.0.0.4", 22))
 
 
 def test_what_the_environment_says_comes_first() -> None:
-    assert own_session({"SSH_CONNECTION": "1.2.3.4 5 6.7.8.9 22"}) == Session("1.2.3.4", 5, "6.7.8.9", 22)
+    assert own_session({"SSH_CONNECTION": "1.2.3.4 5 6.7.8.9 22"}) == SshConnection("1.2.3.4", 5, "6.7.8.9", 22)
     assert own_session({"SSH_CONNECTION": "nonsense"}) is None
 
 

@@ -25,7 +25,7 @@ from kwire.captures.errors import CaptureError
 from kwire.captures.files.write import Record, pcap
 from kwire.captures.live import libpcap, open_interface, pcap_library
 from kwire.captures.live.capture_queue import CaptureQueue
-from kwire.captures.live.interfaces import Session
+from kwire.captures.live.interfaces import SshConnection
 from kwire.captures.live.open_interface import CaptureOptions, opened
 from kwire.captures.live.ring import Ring
 from kwire.captures.live.taps import no_rights
@@ -149,7 +149,7 @@ def test_the_ring_keeps_later_fragments_of_the_session_too(wire: Wire, records: 
     frame = bytearray(records[0].data)
     client, broker = (int.from_bytes(frame[at : at + 2], "big") for at in (34, 36))
     frame[20:22] = (7).to_bytes(2, "big")
-    tap = Ring(wire.name, "tcp", Session("127.0.0.1", client, "127.0.0.1", broker), 262_144)
+    tap = Ring(wire.name, "tcp", SshConnection("127.0.0.1", client, "127.0.0.1", broker), 262_144)
     with CaptureQueue(tap) as queue:
         wire.send([records[0].data, bytes(frame)])
         queue.stop()

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from kwire.analyzer.records.batches import LOG_APPEND_TIME
-from kwire.replay.audit.acknowledged import Partition, acknowledged, out_of_order
+from kwire.replay.audit.acknowledged import ExpectedPartition, acknowledged, out_of_order
 from kwire.replay.diff.pairs import Pair, decode
 from kwire.replay.diff.record_facts import DIGEST, FORMS, Reader
 from tests.replay.forging import Body, batch, pair
@@ -196,7 +196,7 @@ def test_what_the_replay_deleted_is_not_awaited() -> None:
 
 def test_what_could_not_be_read_is_not_said_to_be_missing() -> None:
     partition = acknowledged([produce("a", 0, 0)], {})[WHERE]
-    assert isinstance(partition, Partition)
+    assert isinstance(partition, ExpectedPartition)
     row = partition.row(WHERE)
     assert (row["acknowledged"], row["readable"], row["missing"], row["first_missing_offset"]) == (
         1,
@@ -211,7 +211,7 @@ def test_a_batch_of_one_record_takes_little_memory() -> None:
     count = 20_000
     tracemalloc.start()
     try:
-        partition = Partition()
+        partition = ExpectedPartition()
         for at in range(count):
             partition.add(2 * at, at, at % 7, at.to_bytes(DIGEST, "big"))
         partition.settle()

@@ -10,7 +10,7 @@ from typing import Any
 from kwire.analyzer.protocol import api_keys, errors
 from kwire.analyzer.protocol.tree import Body
 from kwire.replay.audit import log_reader
-from kwire.replay.audit.acknowledged import Partition, Where
+from kwire.replay.audit.acknowledged import ExpectedPartition, Where
 from kwire.replay.diff.record_facts import Reader
 from kwire.replay.remap.topology import Topology
 from kwire.replay.send.channel import connect
@@ -21,9 +21,9 @@ from tests.replay.forging import batch
 WHERE: Where = ("orders", 0)
 
 
-def wanted(values: str, base: int) -> Partition:
+def wanted(values: str, base: int) -> ExpectedPartition:
     digests = b"".join(record.digest for record in Reader().read(batch(*values)))
-    partition = Partition()
+    partition = ExpectedPartition()
     partition.add(base, base, 0, digests)
     partition.settle()
     return partition
@@ -50,7 +50,7 @@ def started(offset: int) -> Body:
 
 
 def read(
-    partition: Partition, *fetched: Any, leaders: tuple[int, ...] = (1,), start: int = 0, where: Where = WHERE
+    partition: ExpectedPartition, *fetched: Any, leaders: tuple[int, ...] = (1,), start: int = 0, where: Where = WHERE
 ) -> tuple[Body, list[str]]:
     """The partition's row, and why it could not be read, where the target answers fetches with these."""
     script = conversation.Target().on(api_keys.METADATA, *map(metadata, leaders))

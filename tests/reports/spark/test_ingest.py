@@ -13,7 +13,7 @@ import pytest
 
 from kwire import analyzer
 from kwire.analyzer.dataset import tables
-from kwire.analyzer.dataset.dataset import DatasetError, Parts, Writer
+from kwire.analyzer.dataset.dataset import DatasetError, TableFiles, Writer
 from kwire.analyzer.pipeline.points import manifest
 from kwire.captures.files import CaptureError, CapturePoint, capture_points, stored_bytes
 from kwire.reports.spark import chunked, ingest, merging
@@ -294,7 +294,7 @@ def test_what_a_lost_attempt_wrote_is_not_in_the_dataset(tmp_path: Path) -> None
     row = pa.Table.from_pylist([{"capture": "c", "topic_id": "i", "topic": "t"}], schema=tables.schema("topic_ids"))
     result = analyzer.analyze(CAPTURE)
     with Writer(tmp_path / "dataset") as writer:
-        lost, written = Parts(writer.folder, f"{writer.run}-0-1"), Parts(writer.folder, f"{writer.run}-0-2")
+        lost, written = TableFiles(writer.folder, f"{writer.run}-0-1"), TableFiles(writer.folder, f"{writer.run}-0-2")
         for parts in (lost, written):
             parts.write("topic_ids", row)
         lost.close()

@@ -17,7 +17,7 @@ import pytest
 from kwire import analyzer
 from kwire.analyzer.options.questions import ViewOptions
 from kwire.reports.view import open_view
-from kwire.reports.view.answers import View, answer_call
+from kwire.reports.view.answers import DataView, answer_call
 from kwire.reports.view.current_view import CurrentView
 from tests.reports.view.browsing import Look, delayed, launched
 from tests.shared import SAMPLES
@@ -25,7 +25,7 @@ from tests.shared import SAMPLES
 TXN = SAMPLES / "txn-librdkafka-4.3" / "capture.pcap"
 
 
-def viewed(stack: contextlib.ExitStack, *sources: Path | str, **options: Any) -> View:
+def viewed(stack: contextlib.ExitStack, *sources: Path | str, **options: Any) -> DataView:
     """Open a view that stores nothing."""
     namespace = ViewOptions(
         **{
@@ -41,7 +41,7 @@ def viewed(stack: contextlib.ExitStack, *sources: Path | str, **options: Any) ->
 class Asking:
     """Calls the API without a server."""
 
-    view: View
+    view: DataView
 
     def raw(self, what: str, **query: Any) -> bytes:
         answer = answer_call(self.view, what, {name: str(value) for name, value in query.items()})
@@ -75,7 +75,7 @@ def in_two_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @contextlib.contextmanager
-def served(view: View | CurrentView) -> Iterator[tuple[str, str]]:
+def served(view: DataView | CurrentView) -> Iterator[tuple[str, str]]:
     """Run a server in this process; yields its address, and a token that can be used repeatedly."""
     import uvicorn
 

@@ -24,7 +24,7 @@ from kwire.analyzer.dataset import locks
 from kwire.analyzer.options.questions import ViewOptions
 from kwire.captures.errors import KwireError
 from kwire.reports.view import columns, open_view
-from kwire.reports.view.answers import View
+from kwire.reports.view.answers import DataView
 from kwire.reports.view.current_view import CurrentView
 from kwire.reports.view.open_view import _CaptureSource, _DatasetSource
 from kwire.reports.view.partial_view import PartialViews, ViewClosedError
@@ -177,7 +177,7 @@ def test_what_a_large_dataset_begins_with_is_there_before_its_columns(
 ) -> None:
     go_on, real = threading.Event(), _DatasetSource.view
 
-    def later(self_: _DatasetSource, *how: Any) -> View:
+    def later(self_: _DatasetSource, *how: Any) -> DataView:
         assert go_on.wait(60)
         return real(self_, *how)
 
