@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -187,6 +187,58 @@ def _went_on(capture: CaptureFrame) -> np.ndarray:
     return went_on
 
 
+_CLUSTER = 31
+_RESOURCES: Mapping[int, str] = {29: "topic", 30: "group", _CLUSTER: "cluster", 53: "transactional id"}
+"""Kinds of resources by the error that refuses their use."""
+
+_DESCRIBE = "Describe (which Read and Write include)"
+_OPERATIONS: Mapping[tuple[int, int], str] = {
+    **{(api, 29): "Read" for api in (api_keys.FETCH, api_keys.OFFSET_COMMIT, api_keys.TXN_OFFSET_COMMIT)},
+    **{(api, 29): "Read" for api in (api_keys.SHARE_FETCH, api_keys.SHARE_ACKNOWLEDGE, api_keys.OFFSET_DELETE)},
+    **{(api, 29): "Write" for api in (api_keys.PRODUCE, api_keys.ADD_PARTITIONS_TO_TXN)},
+    **{(api, 29): _DESCRIBE for api in (api_keys.METADATA, api_keys.LIST_OFFSETS, api_keys.OFFSET_FETCH)},
+    **{(api, 29): _DESCRIBE for api in (api_keys.CONSUMER_GROUP_HEARTBEAT, api_keys.SHARE_GROUP_HEARTBEAT)},
+    **{(api, 29): "Delete" for api in (api_keys.DELETE_TOPICS, api_keys.DELETE_RECORDS)},
+    (api_keys.CREATE_TOPICS, 29): "Create",
+    (api_keys.CREATE_PARTITIONS, 29): "Alter",
+    **{(api, 30): "Read" for api in (api_keys.FIND_COORDINATOR, api_keys.JOIN_GROUP, api_keys.SYNC_GROUP)},
+    **{(api, 30): "Read" for api in (api_keys.HEARTBEAT, api_keys.LEAVE_GROUP, api_keys.OFFSET_COMMIT)},
+    **{(api, 30): "Read" for api in (api_keys.TXN_OFFSET_COMMIT, api_keys.ADD_OFFSETS_TO_TXN)},
+    **{(api, 30): "Read" for api in (api_keys.CONSUMER_GROUP_HEARTBEAT, api_keys.SHARE_GROUP_HEARTBEAT)},
+    **{(api, 30): "Read" for api in (api_keys.SHARE_FETCH, api_keys.SHARE_ACKNOWLEDGE)},
+    **{(api, 30): "Describe" for api in (api_keys.OFFSET_FETCH, api_keys.DESCRIBE_GROUPS)},
+    **{(api, 30): "Delete" for api in (api_keys.DELETE_GROUPS, api_keys.OFFSET_DELETE)},
+    (api_keys.INIT_PRODUCER_ID, _CLUSTER): "IdempotentWrite",
+    (api_keys.CREATE_TOPICS, _CLUSTER): "Create",
+    **{(api, _CLUSTER): "Alter" for api in (api_keys.CREATE_ACLS, api_keys.DELETE_ACLS)},
+    (api_keys.DESCRIBE_ACLS, _CLUSTER): "Describe",
+    **{(api, 53): "Write" for api in (api_keys.FIND_COORDINATOR, api_keys.INIT_PRODUCER_ID, api_keys.PRODUCE)},
+    **{(api, 53): "Write" for api in (api_keys.ADD_PARTITIONS_TO_TXN, api_keys.ADD_OFFSETS_TO_TXN)},
+    **{(api, 53): "Write" for api in (api_keys.TXN_OFFSET_COMMIT, api_keys.END_TXN)},
+}
+"""The operation that a request needs, by API and error code (Kafka's documentation, "Operations and Resources on
+Protocols"). Of a group or transactional id the one that its next requests need, which allows to look it up as well."""
+
+
+def _needed_acl(trouble: Trouble, principal: str | None, groups: Sequence[str]) -> str | None:
+    """Return an advice that names the ACL which would have let a request through; None if it is not known."""
+    operation = _OPERATIONS.get((trouble.api, trouble.code))
+    if operation is None:
+        return None
+    thing = trouble.thing
+    about_many = thing.several or bool(thing.topics and not trouble.topic_partitions)
+    names: Mapping[int, Sequence[str | None]] = {
+        29: () if about_many else (thing.topic,),
+        30: groups or (thing.group,),
+        53: (thing.transaction,),
+    }
+    known = [value for value in names.get(trouble.code, ()) if value]
+    kind = _RESOURCES[trouble.code]
+    resource = f"{kind}{'s' * (len(known) > 1)} {some(known)}" if known else f"the {kind}"
+    who = f"User:{name(principal)}" if principal else "that principal"
+    return f"An ACL that allows {who} {operation} on {resource}."
+
+
 @rule(
     "security",
     "authorization-failed",
@@ -206,6 +258,7 @@ def authorization_failed(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         target = f" for {'group' if len(groups) == 1 else 'groups'} {some(groups)}" if groups else about(trouble)
         text = f"{who}{client(capture.who(trouble.client))}, may not use {api_name(trouble.api)}{target}: "
         match = match_of(capture, trouble, f"{text}{trouble.error}, {times(trouble)}.")
+        match = replaced(match, advice=_needed_acl(trouble, principal, groups))
         yield replaced(match, what={**match.what, "group_id": ",".join(groups)}) if groups else match
 
 

@@ -103,7 +103,10 @@ def test_a_build_has_a_test_for_each_finding_and_each_rule_without(capsys: pytes
     assert passed == set(RULES) - {test.name.split(" ")[0] for test in failed + below}
     assert suite.tests == len(tests)
     assert "may not use Metadata for topic secret" in failed[0].result[0].message
-    assert "do: An ACL for that principal." in failed[0].result[0].text
+    assert (
+        "do: An ACL that allows User:bob Describe (which Read and Write include) on topic secret."
+        in failed[0].result[0].text
+    )
 
 
 def test_a_note_fails_no_test_unless_the_gate_says_so(capsys: pytest.CaptureFixture[str]) -> None:
@@ -187,7 +190,10 @@ def test_annotations_are_what_the_runner_reads(capsys: pytest.CaptureFixture[str
     parsed = commands(out)
     assert [name for name, _, _ in parsed] == ["error"] * 9 + ["notice"] * 7
     assert parsed[0][1] == {"title": "authorization-failed"}
-    assert "do: An ACL for that principal.\nsince 01:54:36 UTC" in parsed[0][2]
+    assert (
+        "do: An ACL that allows User:bob Describe (which Read and Write include) on topic secret.\nsince 01:54:36 UTC"
+        in parsed[0][2]
+    )
     assert out.splitlines()[-1] == "9 errors, 7 notes"
 
 

@@ -665,6 +665,32 @@ def test_a_topic_that_is_not_known_to_be_the_refused_one_is_not_said_to_be(
     traffic.ask(api, error="TOPIC_AUTHORIZATION_FAILED", topics=["mixed-a", "mixed-b"], **columns)
     (finding,) = of(traffic, "authorization-failed")
     assert f"may not use {api} {words}: TOPIC_AUTHORIZATION_FAILED" in finding.text
+    assert "mixed" not in finding.advice
+
+
+@pytest.mark.parametrize(
+    ("api", "error", "columns", "advice"),
+    [
+        ("Produce", "TOPIC_AUTHORIZATION_FAILED", {"topics": ["t"]}, "Write on topic t"),
+        (
+            "Metadata",
+            "TOPIC_AUTHORIZATION_FAILED",
+            {"topics": ["t"]},
+            "Describe (which Read and Write include) on topic t",
+        ),
+        ("Heartbeat", "GROUP_AUTHORIZATION_FAILED", {"group_id": "g"}, "Read on group g"),
+        ("EndTxn", "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", {"transactional_id": "x"}, "Write on transactional id x"),
+        ("InitProducerId", "CLUSTER_AUTHORIZATION_FAILED", {}, "IdempotentWrite on the cluster"),
+    ],
+)
+def test_the_acl_that_was_missing_is_named(
+    api: str, error: str, columns: dict[str, Any], advice: str, tmp_path: Path
+) -> None:
+    """Operations and resources as in Kafka's documentation of its protocols."""
+    traffic = Traffic(tmp_path / "dataset")
+    traffic.ask(api, error=error, **columns)
+    (finding,) = of(traffic, "authorization-failed")
+    assert finding.advice == f"An ACL that allows that principal {advice}."
 
 
 @pytest.mark.parametrize(
