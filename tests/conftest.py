@@ -70,6 +70,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.line(reason)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_wait_for_the_disk() -> Iterator[None]:
+    """Leave out `fsync`, which only matters when the machine loses power, and is a wait for each small dataset of the
+    tests. Files of a process that was killed are whole without it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
+
+
 @pytest.fixture
 def samples() -> Path:
     """The folder of the shipped sample captures."""
