@@ -32,6 +32,7 @@ from kwire.analyzer.findings import (  # noqa: F401  (each registers its rules)
     payloads,
     produce,
     readers,
+    replaced_records,
     replication,
     root_causes,
     security,

@@ -392,7 +392,7 @@ def _given_twice(capture: CaptureFrame) -> Iterator[Match]:
 
     rows = spill.where(len(offset), are_given)
     owner, topic_partition = spill.take(parts.owner, rows), spill.take(parts.topic_partition, rows)
-    rows = rows[_several(topic_partition, spill.take(capture.broker, owner), len(capture.topic_partitions))]
+    rows = rows[with_several(topic_partition, spill.take(capture.broker, owner), len(capture.topic_partitions))]
     groups = grouping.group(parts.topic_partition[rows], capture.exchanges.response_end[parts.owner[rows]])
     order, starts, ends = groups.order, groups.starts, groups.ends
     del starts, ends
@@ -424,7 +424,7 @@ def _given_twice(capture: CaptureFrame) -> Iterator[Match]:
             )
 
 
-def _several(topic_partition: np.ndarray, values: np.ndarray, places: int) -> np.ndarray:
+def with_several(topic_partition: np.ndarray, values: np.ndarray, places: int) -> np.ndarray:
     """bool[n]: rows of those topic-partitions that have more than one value."""
     first, more = np.zeros(places, values.dtype), np.zeros(places, np.bool_)
     first[topic_partition] = values  # of what is written twice one stays
@@ -496,7 +496,7 @@ def _fallen(capture: CaptureFrame) -> Iterator[Match]:
     read = reads(capture)
     known = spill.where(len(read.end), lambda block: (read.end[block] >= 0) & (epoch[read.part[block]] >= 0))
     epochs = spill.take(epoch, spill.take(read.part, known))
-    known = known[_several(spill.take(read.topic_partition, known), epochs, len(capture.topic_partitions))]
+    known = known[with_several(spill.take(read.topic_partition, known), epochs, len(capture.topic_partitions))]
     broker = capture.broker[read.owner[known]]
     order = grouping.group(read.topic_partition[known], broker, read.time[known]).order
     rows, servers = known[order], broker[order]

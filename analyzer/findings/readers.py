@@ -17,6 +17,7 @@ from kwire.analyzer.findings.fetched import READ_COMMITTED, Reads, bounces, foll
 from kwire.analyzer.findings.group_reads import committed_beyond, groups_of_fetches
 from kwire.analyzer.findings.rules import RULES, Limits, Match, limits_of, rule
 from kwire.analyzer.findings.wording import client, count, lasting, name, partition_name
+from kwire.analyzer.findings.wording import some as some_names
 from kwire.analyzer.frame import arrow, spill
 from kwire.analyzer.frame.frame import NULL
 from kwire.analyzer.frame.grouping import busiest_window, split
@@ -307,26 +308,28 @@ def bounced(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     why="A client.rack has an effect only where brokers have a broker.rack and a replica.selector.class (KIP-392). "
     "Twenty fetches are more than a start.",
     suppressed_when="An answer named a replica to read from, or the client reads from a broker of its rack; only one "
-    "broker is known; the capture has no Metadata; Fetch before version 11, which does not say the rack.",
+    "broker is known; the capture has no Metadata; Fetch before version 11, which does not say the rack. Of a client "
+    "that says no rack: neither do others of its group, and none of the brokers at its address is in one.",
     advice="broker.rack on each broker and replica.selector.class=...RackAwareReplicaSelector, or no client.rack.",
-    evidence="cross-rack; forged: twenty fetches, and nineteen; brokers that have racks; a leader in the same rack",
+    evidence="cross-rack; forged: twenty fetches, and nineteen; brokers that have racks; a leader in the same rack; a "
+    "member without a rack among others; a client without one beside a follower",
     fetches=20,
 )
 def rack_ignored(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     table = capture.table("exchanges")
     rack, racks = table.text("rack_id")
-    if not racks:
-        return
     nodes = capture.table("brokers").every()
-    if len({row["node_id"] for row in nodes}) < 2:
+    known = {row["rack"] for row in nodes if row["rack"] is not None}
+    if len({row["node_id"] for row in nodes}) < 2 or not (racks or known):
         return
     of_node = {f"{row['host']}:{row['port']}": row["rack"] for row in nodes}
-    known = {row["rack"] for row in nodes if row["rack"] is not None}
     preferred = table.numbers("preferred_replica")
     rows = capture.of_one(capture.of_api(api_keys.FETCH))
-    rows = rows[(rack[rows] >= 0) & (capture.exchanges.error[rows] == 0)]
+    rows = rows[(capture.exchanges.error[rows] == 0) & (capture.exchanges.version[rows] >= _SAYS_RACK)]
     rows = rows[~capture.between_brokers[capture.client[rows]]]
     nearer = _with_replica_in(capture) if known else {}
+    yield from _without_rack(capture, rows, nearer, int(at.fetches))
+    rows = rows[rack[rows] >= 0]
     for some in split(rows, capture.client[rows], rack[rows], least=at.fetches):
         own = racks[rack[some[0]]]
         if (preferred[some] >= 0).any():
@@ -354,6 +357,56 @@ def rack_ignored(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
             tuple(some[[0, 0, -1]].tolist()),
             cause=cause,
             proven=not known or own not in known,
+        )
+
+
+_SAYS_RACK = 11
+"""The first version of Fetch that does (KIP-392)."""
+
+
+def _without_rack(capture: CaptureFrame, rows: np.ndarray, nearer: dict[str, int], least: int) -> Iterator[Match]:
+    """Clients that say no rack, though others of their group do, or a broker at their address is in one, where an
+    in-sync follower is that they never read from. rows: fetches of clients."""
+    table = capture.table("exchanges")
+    rack, racks = table.text("rack_id")
+    (_, groups), own_group = capture.groups, groups_of_fetches(capture)
+    stating, silent = rows[rack[rows] >= 0], rows[rack[rows] < 0]
+    silent = silent[~arrow.among(capture.client[silent], arrow.distinct(capture.client[stating]))]
+    of_group: dict[int, set[str]] = defaultdict(set)
+    for number, rack_number in zip(own_group[stating].tolist(), rack[stating].tolist(), strict=True):
+        if number >= 0:
+            of_group[number].add(racks[rack_number])
+    nodes = capture.table("brokers").every()
+    rack_of = {f"{row['host']}:{row['port']}": row["rack"] for row in nodes}
+    at_address: dict[str, set[str]] = defaultdict(set)
+    for row in nodes:
+        if row["rack"] is not None:
+            at_address[row["host"]].add(row["rack"])
+    for some in split(silent, capture.client[silent], least=least):
+        address = capture.clients[capture.client[some[0]]][0]
+        beside = next(iter(at_address[address])) if len(at_address.get(address, ())) == 1 else None
+        others = sorted(set().union(*(of_group[number] for number in set(own_group[some].tolist()))))
+        used = {rack_of.get(capture.brokers[broker]) for broker in arrow.distinct(capture.broker[some]).tolist()}
+        who = capture.who(int(capture.client[some[0]]))
+        if others:
+            named = groups[next(number for number in own_group[some].tolist() if of_group[number])]
+            text = f"{client(who)} says no rack, though others of group {name(named)} do ({some_names(others)}): all "
+            text += f"of its {count(len(some), 'fetch', 'fetches')} went to leaders wherever they are."
+        elif beside is not None and nearer.get(beside) and beside not in used:
+            text = f"{client(who)} says no rack: all of its {count(len(some), 'fetch', 'fetches')} went to leaders in "
+            text += f"other racks, though rack {name(beside)}, where it runs beside a broker, has in-sync followers."
+        else:
+            continue
+        yield Match(
+            text,
+            len(some),
+            int(capture.exchanges.request_time[some].min()),
+            int(capture.exchanges.request_time[some].max()),
+            who,
+            {"rack": None, "bytes": str(int(np.maximum(capture.column("response_bytes")[some], 0).sum()))},
+            tuple(some[[0, 0, -1]].tolist()),
+            cause="client.rack is not set",
+            proven=True,
         )
 
 

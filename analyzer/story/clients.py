@@ -7,7 +7,6 @@ kind that follow one another are one event, which says what came next.
 from __future__ import annotations
 
 import datetime
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -27,14 +26,12 @@ from kwire.analyzer.protocol.error_severity import judge
 from kwire.analyzer.story.events import WHY, Event, Row, count, error, later, places, some, span, who, within
 from kwire.analyzer.story.partition_answers import NEVER, NO_TIMES, After, Afters, PartitionAnswers
 from kwire.analyzer.story.refused_batches import refused_batches
-from kwire.analyzer.story.sources import EXCHANGE_COLUMNS, Source, names_in
+from kwire.analyzer.story.sources import EXCHANGE_COLUMNS, FETCHER, Source, names_in
 
 _RUN_US, _SOON_US = 60_000_000, 2_000_000
 """Refusals farther apart than the first are separate events; nearer than the second they are one event."""
 
 _WEIGHT = {"bad": 60, "transient": 12, "normal": 2, "admin": 9}
-_FETCHER = re.compile(r"broker-\d+-fetcher-\d+")
-"""Client ids of brokers that replicate."""
 _TOO_LONG_US = 5_000_000
 _LEADER = (5, 6, 74, 75, 76)
 """Errors of partitions whose leader moved or is missing."""
@@ -103,7 +100,7 @@ def _traffic(source: Source) -> Iterator[Event]:
         if verb == "wrote":
             text += f"; refused: {_much(refusals.get((client, ip, topic), refused))}" if refused else ""
             text += f"; no answer seen: {_much(unanswered)}" if any(row["bytes"] for row in unanswered) else ""
-        inside = (topic or "").startswith("__") or _FETCHER.fullmatch(client or "") is not None
+        inside = (topic or "").startswith("__") or FETCHER.fullmatch(client or "") is not None
         weight = 3 if not amount else 6 if inside else 27
         yield Event(first, verb, who(client, ip), text, weight, topic=topic, client_id=client)
 

@@ -149,19 +149,19 @@ def _events_of(source: Source, wanted: StoryQuery) -> list[Event]:
 
 def _no_record(dataset: StoredDataset, wanted: StoryQuery) -> UsageError:
     """The error for an offset that no captured batch holds."""
+    topic, partition = wanted.topic or "", wanted.partition or 0
+    sources = list(_sources(dataset))
     ranges = [
-        offsets
-        for source in _sources(dataset)
-        if (offsets := record_journey.known_offsets(source, wanted.topic or "", wanted.partition or 0)) is not None
+        offsets for source in sources if (offsets := record_journey.known_offsets(source, topic, partition)) is not None
     ]
-    place = f"{wanted.topic}-{wanted.partition}"
-    there = f"nothing that was produced to {place} was captured with its offset"
-    if not dataset.journeys.count_rows():
+    place = f"{topic}-{partition}"
+    there = f"nothing that was written to or read from {place} was captured with its offset"
+    if any(record_journey.lacks_journeys(source, topic, partition) for source in sources):
         there = "the dataset has no journeys: kwire analyze, without --no-journeys, makes them"
-    if ranges:
+    elif ranges:
         first, last = min(first for first, _ in ranges), max(last for _, last in ranges)
         there = f"what was captured of {place} lies from {first} to {last}"
-    return UsageError(f"--offset {wanted.offset}: no captured Produce wrote it", there)
+    return UsageError(f"--offset {wanted.offset}: no captured Produce wrote it, no Fetch brought it", there)
 
 
 def _check(dataset: StoredDataset, wanted: StoryQuery) -> None:

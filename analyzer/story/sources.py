@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import functools
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -22,6 +23,9 @@ from kwire.analyzer.dataset.dataset import StoredDataset
 from kwire.analyzer.frame import parquet as stored_tables
 from kwire.analyzer.frame.parquet import StoredFrame
 from kwire.analyzer.story.events import Row
+
+FETCHER = re.compile(r"broker-(\d+)-fetcher-\d+")
+"""Client ids of brokers that follow others; the group is their node id."""
 
 EXCHANGE_COLUMNS = (
     "connection",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.analyzer.findings.cases import case
-from tests.analyzer.findings.evaluating import Traffic
+from tests.analyzer.findings.evaluating import Traffic, link
 from tests.reports.forging import at
 
 READER: dict[str, Any] = {"kind": "consumer", "group_id": "g", "reader_client": "app", "fetches": 1}
@@ -79,3 +79,36 @@ def few_again(traffic: Traffic, wrong: bool) -> None:
     span(traffic, 60)
     batch(traffic, 0, 1, 2, records=1000, fetches=3)
     batch(traffic, 1000, 1, 2, records=19_000 if wrong else 19_100)
+
+
+def replaced(traffic: Traffic, mark: int, *, by_client: bool = False, records: int = 2) -> None:
+    """A follower gets a batch of its leader, whose high watermark is `mark`; clients get another one of the next."""
+    place, key = ("orders", 1), {"producer_id": 7, "producer_epoch": 0, "base_sequence": 40}
+    follower, reader = {"client_id": "broker-2-fetcher-0"}, {"client_id": "app", "client_ip": "10.0.0.1"}
+    on_next = {**link(2, "10.0.0.8"), "on": 2}
+
+    def fetched(second: float, crc: int, count: int, mark: int, **columns: Any) -> None:
+        part = {"offset_kind": "fetch", "offset": 497, "high_watermark": mark}
+        content = {**key, "base_offset": 497, "crc": crc, "record_count": count}
+        traffic.ask("Fetch", second, place=place, part=part, batch=content, **columns)
+
+    refused = {"base_offset": 0, "crc": 11, **key}
+    traffic.ask("Produce", 1, 400, "NOT_LEADER_OR_FOLLOWER", on=3, place=place, batch=refused, client_id="lab", acks=-1)
+    fetched(1.1, 11, 1, mark, on=1, **(reader if by_client else follower))
+    fetched(2, 22, records, 497, **on_next, **follower)
+    fetched(2.1, 22, records, 500, **{**on_next, **link(4, "10.0.0.8"), "on": 4}, **reader)
+
+
+@case("replaced-uncommitted")
+def replaced_batch(traffic: Traffic, wrong: bool) -> None:
+    replaced(traffic, 497 if wrong else 498)
+
+
+@case("replaced-uncommitted", "not where a client had read the first one")
+def replaced_and_read(traffic: Traffic, wrong: bool) -> None:
+    replaced(traffic, 497, by_client=not wrong)
+
+
+@case("replaced-uncommitted", "not where compaction took records")
+def compacted(traffic: Traffic, wrong: bool) -> None:
+    replaced(traffic, 497, records=2 if wrong else 1)

@@ -128,6 +128,24 @@ def replica_named(traffic: Traffic, wrong: bool) -> None:
     _racks(traffic, 20, (None, None), preferred_replica=None if wrong else 1)
 
 
+@case("rack-ignored", "not of a group of which nobody says a rack")
+def member_without_rack(traffic: Traffic, wrong: bool) -> None:
+    _racks(traffic, 0, ("a", None))
+    for number, rack in enumerate(("a" if wrong else None, None)):
+        who = {"client_id": f"app-{number}", "rack_id": rack, "on": number + 1}
+        for second in (0, 21):
+            traffic.ask("Heartbeat", second, group_id="g", member_id=f"m{number}", **who)
+        for times in range(20):
+            fetch(traffic, times, 0, 100, api_version=12, **who)
+
+
+@case("rack-ignored", "not where an address is that of no broker")
+def beside_a_follower(traffic: Traffic, wrong: bool) -> None:
+    who = {"client_id": "alone", "client_ip": "10.0.0.8" if wrong else "10.0.0.7", "rack_id": None}
+    _racks(traffic, 20, ("b", "a"), **who)
+    traffic.add("leaders", time=at(0), topic="t", partition=0, leader=0, isr=[0, 1])
+
+
 # -------------------------------------------------------------------------------------------------------------- groups
 
 

@@ -105,3 +105,20 @@ def test_a_dataset_without_journeys_says_how_to_have_them(capsys: pytest.Capture
     with pytest.raises(SystemExit, match="2"):
         main(["story", path, "--topic", "tx-out", "--partition", "0", "--offset", "4"])
     assert "without --no-journeys" in capsys.readouterr().err
+
+
+def test_a_record_that_was_written_before_the_capture(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    fetched = [fetching(number, 10, batch(2, 10), number * SECOND) for number in (1, 2)]
+    rows = events(capsys, captured(tmp_path, fetched), "orders", 11)
+    assert [kind for kind, _, _ in rows] == ["fetched", "fetched_again"]
+    assert rows[0][2] == "fetched offset 11; the Produce that wrote it was not captured"
+    with pytest.raises(SystemExit, match="2"):
+        main(["story", str(tmp_path / "capture.pcap"), "--topic", "orders", "--partition", "0", "--offset", "12"])
+    assert "what was captured of orders-0 lies from 10 to 11" in capsys.readouterr().err
+
+
+def test_an_answer_with_a_hole_may_not_have_held_a_record(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    fetched = [fetching(1, 10, batch(2, 10) + batch(1, 20), SECOND)]
+    [(kind, _, text)] = events(capsys, captured(tmp_path, fetched), "orders", 15)
+    assert kind == "fetched"
+    assert text.endswith("may not have held it")
