@@ -139,7 +139,11 @@ _WATCH: Final = (
     "kwire.analyzer.live.live_counts.Second",
     "kwire.analyzer.live.open_requests.OpenAtBroker",
     "kwire.analyzer.live.open_requests.OpenRequests",
-    "kwire.analyzer.live.live_counts.Counts:time_ns told _told _seconds _groups _since open",
+    "kwire.analyzer.live.reader_delays.ReaderLine",
+    "kwire.analyzer.live.reader_delays.ReaderDelays",
+    "kwire.analyzer.live.reader_lag.ReaderLag",
+    "kwire.analyzer.live.reader_lag.ReaderStanding",
+    "kwire.analyzer.live.live_counts.Counts:time_ns told _told _seconds _groups _since open delays _standing",
     "kwire.analyzer.live.evaluation_windows.EvaluationWindows:"
     "_topics told left_out _sink _rows _since _now _refused_since",
     "kwire.analyzer.live.watch_session.SessionState",

@@ -7,6 +7,7 @@ In: windows, measured. Out: a `Moment`. Rules: time is that of the packets; what
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -15,6 +16,8 @@ import numpy as np
 from kwire.analyzer.bulk.exchange_tables import latency_us
 from kwire.analyzer.bulk.rows import Exchanges, end_point
 from kwire.analyzer.live.open_requests import OpenAtBroker, OpenRequests
+from kwire.analyzer.live.reader_delays import ReaderDelays, ReaderLine, concerned, lines_of
+from kwire.analyzer.live.reader_lag import ReaderStanding
 from kwire.analyzer.protocol import api_keys as apis
 from kwire.captures.kernels import NULL
 
@@ -80,6 +83,10 @@ class Second:
     bytes: int = 0
     kinds: dict[Key, Tally] = field(default_factory=dict)
     clients: dict[str, list[int]] = field(default_factory=dict)
+    delays: dict[tuple[str, str], np.ndarray] = field(default_factory=dict)
+    """By reader and topic: buckets of how long batches took from their producer to it."""
+    standing: list[ReaderStanding] | None = None
+    """How readers stood at its end, where seconds are told; None: as in the second before."""
 
 
 class Line(NamedTuple):
@@ -110,6 +117,7 @@ class Moment:
     open: list[OpenAtBroker] = field(default_factory=list)
     seconds: float = 1.0
     """How long rates and percentiles are of."""
+    readers: list[ReaderLine] = field(default_factory=list)
 
 
 OTHERS: Final = "(others)"
@@ -119,7 +127,7 @@ class Counts:
     """Takes windows; `moment` says how it stands. `telling`: each second is put in `told` when it is over: every
     exchange is in one of them, a late one in the next. Which one follows from the exchanges and their order alone."""
 
-    def __init__(self, telling: bool = False) -> None:
+    def __init__(self, telling: bool = False, topic_name: Callable[[str], str] = str) -> None:
         self.time_ns = 0
         self.told: deque[Moment] = deque()
         self._telling, self._told = telling, -1
@@ -129,6 +137,10 @@ class Counts:
         self._since: dict[str, int] = {}
         """Since when it is in rebalance."""
         self.open = OpenRequests()
+        self.delays = ReaderDelays()
+        self._standing: list[ReaderStanding] = []
+        """How readers stood at the end of the last second that was forgotten."""
+        self._topic_name = topic_name
 
     def take(self, rows: Exchanges, open_: np.ndarray | None = None) -> None:
         """The exchanges of one window; open_: the requests without an answer at its end (`Window.open`)."""
@@ -157,8 +169,12 @@ class Counts:
         second = when // _SECOND_NS
         if self._telling:
             second = np.maximum(second, clock // _SECOND_NS - 1)  # those before are told
+        self.delays.learn_groups(rows)
+        parts = concerned(rows)
+        of_part = second[rows.owner[parts]]
         for number in np.unique(second).tolist():
             self._add(number, np.flatnonzero(second == number), rows, broker, names, failed, latency, held, size)
+            self._delay(number, rows, parts[of_part == number])
         self.time_ns = max(self.time_ns, int(when.max()))
         self.advance(self.time_ns)
 
@@ -200,6 +216,16 @@ class Counts:
             counted[0] += len(rows_of_kind)
             counted[1] += int(failed[rows_of_kind].sum())
 
+    def _delay(self, number: int, rows: Exchanges, parts: np.ndarray) -> None:
+        """Learn how readers stand from topic-partitions of a second."""
+        second = self._second(number)
+        for key, took in self.delays.take(rows, parts, self._topic_name).items():
+            if key in second.delays or len(second.delays) < MOST:
+                known = second.delays.setdefault(key, np.zeros(_BUCKETS, np.int64))
+                known += np.bincount(bucket(np.array(took)), minlength=_BUCKETS)
+        if self._telling:
+            second.standing = self.delays.lag.standing((second.number + 1) * _SECOND_NS)
+
     def _second(self, number: int) -> Second:
         """The second that something of `number` counts in: its own, or, where that was told, the next."""
         number = max(number, self._told + 1)
@@ -217,13 +243,32 @@ class Counts:
         now = self.time_ns // _SECOND_NS
         if self._telling:
             self._tell(now - 1)
-        while self._seconds and self._seconds[0].number <= now - SECONDS:
-            self._seconds.popleft()
+        self._forget(now - SECONDS)
         old = self.time_ns - _FORGOTTEN_SECONDS * _SECOND_NS
         while self._groups and next(iter(self._groups.values())) < old:
             name = next(iter(self._groups))
             self._groups.pop(name)
             self._since.pop(name, None)
+
+    def _forget(self, until: int) -> None:
+        """Forget the seconds up to `until`."""
+        while self._seconds and self._seconds[0].number <= until:
+            self._standing = self._seconds.popleft().standing or self._standing
+
+    def _readers(self, chosen: list[Second], number: int | None) -> list[ReaderLine]:
+        """How readers stand: now, or at the end of a second."""
+        histograms: dict[tuple[str, str], np.ndarray] = {}
+        for entry in chosen:
+            for key, took in entry.delays.items():
+                histograms[key] = histograms[key] + took if key in histograms else took
+        delays = {key: (int(took.sum()), quantile(took, 0.99)) for key, took in histograms.items()}
+        if number is None:
+            return lines_of(self.delays.lag.standing(self.time_ns), self.time_ns, delays)
+        standing = self._standing
+        for entry in self._seconds:
+            if entry.number <= number and entry.standing is not None:
+                standing = entry.standing
+        return lines_of(standing, (number + 1) * _SECOND_NS, delays)
 
     def _tell(self, until: int) -> None:
         """Seconds before `until` are over; a second in which nothing came is one too, unless many follow."""
@@ -240,8 +285,7 @@ class Counts:
                 continue
             self._told += 1
             self.told.append(self.moment(self._told))
-            while self._seconds and self._seconds[0].number <= self._told - SECONDS:
-                self._seconds.popleft()
+            self._forget(self._told - SECONDS)
 
     def end(self) -> None:
         """Nothing follows: all seconds are over."""
@@ -323,6 +367,7 @@ class Counts:
             sorted(self._since.items(), key=lambda entry: (entry[1], entry[0])),
             self.open.now(self.time_ns) if number is None else self.open.at_end_of(number),
             length,
+            self._readers(chosen, number),
         )
 
     @property

@@ -271,6 +271,12 @@ class Metrics:
         sound = (times != NULL) & ((parts[s.P_ERROR] == 0) | (parts[s.P_ERROR] == NULL)) & (after != NULL)
         reach: dict[tuple[str, int], tuple[int, int]] = {}
         readers: dict[tuple[str, str, int], tuple[int, int]] = {}
+        sent = rows.column("request_time")[owner]
+        written = sound & (api == apis.PRODUCE) & (parts[s.P_RECORDS] > 0) & (sent != NULL)
+        for i in np.flatnonzero(written).tolist():
+            if (topic := values[int(where[i])]) != OTHER:
+                begin, partition = int(offset[i]), int(parts[s.P_PARTITION, i])
+                self.lag.writes(topic, partition, int(sent[i]), begin, begin + int(parts[s.P_RECORDS, i]))
         for i in np.flatnonzero(sound & (api == apis.FETCH) & (mark != NULL) & (mark >= 0)).tolist():
             topic, partition = values[int(where[i])], int(parts[s.P_PARTITION, i])
             reach[topic, partition] = int(times[i]), int(mark[i])

@@ -30,7 +30,7 @@ from kwire.analyzer.protocol import api_keys as apis
 from kwire.captures.errors import KwireError
 
 UPDATE_SECONDS = 0.5
-_ROWS_OF_OTHERS = 14
+_ROWS_OF_OTHERS = 19
 """Lines of the screen that are not the table's."""
 
 SORTS: dict[str, Callable[[Line], tuple[Any, ...]]] = {
@@ -279,6 +279,11 @@ def _parts(
         text += f"; no answer for {duration(entry.silent_us)}" if entry.is_stalled else ""
         parts.append(_line(entry.broker, text, "bold red" if entry.is_stalled else ""))
     parts.append(_line("groups in rebalance", groups or "none", "yellow" if groups else ""))
+    for behind in now.readers[:5]:
+        text = f"{duration(behind.lag_us)} behind ({behind.lag:,} records)" if behind.lag_us else "has all"
+        text += f"; {behind.batches:,} batches, p99 {duration(behind.p99_us)} from producer" if behind.batches else ""
+        reader = behind.client_id or "(no client id)" if behind.group is None else f"group {behind.group}"
+        parts.append(_line(f"{reader}, {behind.topic}", text))
     for row in reversed(findings[-5:]):
         style = {"error": "red", "warning": "yellow"}.get(row["severity"], "")
         when = clock(row["since"]) + " " if row["since"] is not None else ""

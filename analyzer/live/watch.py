@@ -290,6 +290,7 @@ def second_of(now: Moment, dropped: int) -> dict[str, Any]:
             for line in now.lines
         ],
         "rebalancing": [{"group": group, "since": rfc3339(since // 1000)} for group, since in now.rebalancing],
+        "readers": [line._asdict() for line in now.readers],
         "seconds": round(now.seconds, 3),
         "open": [
             {

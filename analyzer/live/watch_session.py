@@ -91,7 +91,7 @@ class WatchSession(Sink[None]):
         self._point, self._settings = point, settings
         self.engine = Engine(point, settings, cast(BinaryIO, stdin))
         self.lock = threading.Lock()
-        self.counts = Counts(telling)
+        self.counts = Counts(telling, self.topic_name)
         self.findings: deque[dict[str, Any]] = deque(maxlen=FINDINGS)
         self.fresh: deque[dict[str, Any]] = deque(maxlen=FINDINGS if not telling else None)
         """Findings that nobody took yet."""

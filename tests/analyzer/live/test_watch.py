@@ -62,6 +62,7 @@ def test_a_pipe_as_lines_of_json() -> None:
         "clients",
         "apis",
         "rebalancing",
+        "readers",
         "seconds",
         "open",
     }
