@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
+from kwire.analyzer.cli.color import painter, unpainted
 from kwire.analyzer.cli.parser import EXIT_INTERRUPTED
 from kwire.analyzer.common import output_file
 from kwire.analyzer.common.errors import UsageError
@@ -422,7 +423,7 @@ def diff(options: DiffOptions) -> int:
         noise_pairs = pairs.from_runs(options.run_a, options.noise)
         comparison = compare_beyond(pairing, noise_pairs, share=options.slower - 1)
     written = {
-        "text": lambda: text.as_text(comparison, sides) + "\n",
+        "text": lambda: text.as_text(comparison, sides, unpainted if options.out else painter(options.color)) + "\n",
         "json": lambda: json.dumps(text.as_json(comparison, sides), indent=2) + "\n",
         "html": lambda: page.as_html(comparison, sides, pairing),
         "junit": lambda: junit.as_junit(comparison),

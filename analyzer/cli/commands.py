@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
+from kwire.analyzer.cli.color import colored, painter
 from kwire.analyzer.cli.pager import paged
 from kwire.analyzer.common.errors import UsageError
 from kwire.analyzer.common.escapes import printable
@@ -203,7 +204,8 @@ def print_analysis(result: Dataset, options: AnalyzeOptions) -> None:
     else:
         from kwire.analyzer.cli.summary_lines import summary_text
 
-        sys.stdout.write(summary_text(result.summary, None if options.summary_only else options.out))
+        out = None if options.summary_only else options.out
+        sys.stdout.write(summary_text(result.summary, out, painter(options.color)))
 
 
 def dataset_of(
@@ -391,18 +393,6 @@ def _key(exchange: Any, sort: Operand, descending: bool) -> Any:
     bodies = (exchange.request, exchange.response) if sort.apis is not None else (None, None)
     values = [value for value in sort.values(exchange.row, *bodies) if value == value]  # NaN is in no order
     return (max(values) if descending else min(values)) if values else None
-
-
-def colored(choice: str) -> bool:
-    """Whether stdout gets colours. `choice`: of --color; `auto` heeds NO_COLOR and FORCE_COLOR, where they are not
-    empty, then whether stdout is a terminal that knows colours (https://no-color.org, https://force-color.org)."""
-    if choice != "auto":
-        return choice == "always"
-    if os.environ.get("NO_COLOR"):
-        return False
-    if os.environ.get("FORCE_COLOR"):
-        return True
-    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def _print(

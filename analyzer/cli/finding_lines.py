@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kwire.analyzer.cli import finding_formats
-from kwire.analyzer.cli.commands import colored, dataset_of, folded, named_dataset, reading_width
+from kwire.analyzer.cli.color import Paint, painter
+from kwire.analyzer.cli.commands import dataset_of, folded, named_dataset, reading_width
 from kwire.analyzer.cli.pager import paged
 from kwire.analyzer.cli.text import json_text
 from kwire.analyzer.common import workflow
@@ -66,9 +67,9 @@ def findings(options: FindingsOptions) -> int:
             out.writelines(json_text(_plain(row)) + "\n" for row in shown)
         elif form == "text":
             width = reading_width()
-            paint = _painted if colored(options.color) else str
+            paint = painter(options.color)
             for line in (*finding_formats.as_text(shown, ignored), *happened):
-                out.write(paint("\n".join(folded(line, "    ", width))) + "\n")
+                out.write(_painted("\n".join(folded(line, "    ", width)), paint) + "\n")
         elif form == "junit":
             out.write(finding_formats.as_junit(rows, shown, _codes(options.only), options.fail_on, notes))
         else:
@@ -110,13 +111,10 @@ def _happened(datasets: list[StoredDataset], shown: list[dict[str, Any]], option
     return ["", "what happened (kwire story tells more):", *(f"  {line}" for line in lines)] if lines else []
 
 
-_COLORS = {"ERROR": "\x1b[31m", "WARNING": "\x1b[33m", "NOTE": "\x1b[2m"}
-
-
-def _painted(line: str) -> str:
+def _painted(line: str, paint: Paint) -> str:
     """The line with its severity in colour, if it begins with one."""
-    word, _, rest = line.partition(" ")
-    return f"{_COLORS[word]}{word}\x1b[0m {rest}" if word in _COLORS and rest else line
+    word, space, rest = line.partition(" ")
+    return paint(word, word.lower()) + space + rest if word.isupper() and rest else line
 
 
 def selected(

@@ -11,6 +11,7 @@ from typing import Any
 
 from kwire.analyzer.analysis.connections import TLS, ZOOKEEPER
 from kwire.analyzer.analysis.summary import LISTED
+from kwire.analyzer.cli.color import Paint, unpainted
 from kwire.analyzer.cli.text import aligned, duration, printable, size
 from kwire.analyzer.protocol.errors import label
 
@@ -18,7 +19,7 @@ _LATENCIES = "latency without the client's own queue, throttling and waits on pu
 """What the quantiles are of: `timed_exchanges.own_us`, as in views and reports."""
 
 
-def summary_text(summary: dict[str, Any], out: str | None) -> str:
+def summary_text(summary: dict[str, Any], out: str | None, paint: Paint = unpainted) -> str:
     """The summary that `kwire analyze` prints."""
     out = printable(out) if out is not None else None
     parts = []
@@ -77,7 +78,7 @@ def summary_text(summary: dict[str, Any], out: str | None) -> str:
                 ]
             )
         parts.append(aligned(rows, {2, 3, 4}) + _more(len(summary["clients"])))
-    parts.append(_findings_text(summary.get("findings")))
+    parts.append(_findings_text(summary.get("findings"), paint))
     parts.append(_coverage_text(summary["coverage"]))
     if summary["odd"]:
         odd = ", ".join(f"{name} {count:,}" for name, count in summary["odd"].items())
@@ -146,7 +147,7 @@ def _more(total: int) -> str:
     return f"  and {total - LISTED:,} more (--json lists all)\n" if total > LISTED else ""
 
 
-def _findings_text(findings: dict[str, Any] | None) -> str:
+def _findings_text(findings: dict[str, Any] | None, paint: Paint) -> str:
     """The worst findings, and how many there are; nothing where there are none."""
     if not findings or not findings["worst"]:
         return ""
@@ -158,7 +159,9 @@ def _findings_text(findings: dict[str, Any] | None) -> str:
     notes, severe = findings["note"], findings["error"] + findings["warning"] - len(rows)
     hidden = [f"{severe:,} more"] * bool(severe) + [f"{notes:,} note{'s' * (notes > 1)}"] * bool(notes)
     more = f"  and {' and '.join(hidden)}: kwire findings tells\n" if hidden else ""
-    return "\nfindings\n" + (aligned(rows, set()) if rows else "") + more
+    listed = [line.partition(row[0]) for line, row in zip(aligned(rows, set()).splitlines(True) if rows else (), rows)]
+    colored = [before + paint(severity, severity) + after for before, severity, after in listed]
+    return "".join(["\nfindings\n", *colored, more])
 
 
 def _coverage_text(coverage: dict[str, Any]) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import datetime
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal, NamedTuple
-from xml.etree import ElementTree
 
 from kwire.analyzer.common.escapes import printable
 
@@ -34,6 +33,8 @@ def as_xml(
     suite: str, tests: Sequence[TestCase], *, properties: Mapping[str, str] | None = None, output: str = ""
 ) -> str:
     """Return the document of one suite. output: text that is shown beside its tests."""
+    from xml.etree import ElementTree  # not at every start of a command that can write JUnit XML
+
     root = ElementTree.Element(
         "testsuite",
         name=printable(suite),

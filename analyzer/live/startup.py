@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from kwire.analyzer.cli.commands import announce_compilation
 from kwire.analyzer.common.errors import UsageError
 from kwire.analyzer.live.preparation import say, warm_up
 from kwire.captures.live import interfaces
@@ -86,7 +87,10 @@ def watch(options: WatchOptions) -> int:
         if getattr(options, name) is not None:
             option = "-f" if name == "bpf" else f"--{name}"
             raise UsageError(f"{option} goes with -i", "it is about capturing; add -i IFACE")
-    warm_up()
+    if options.source is not None and os.path.isfile(options.source):
+        announce_compilation()  # a small one is read without compiling
+    else:
+        warm_up()
     from kwire.analyzer.live import watch as watching
 
     return watching.watch_source(options)

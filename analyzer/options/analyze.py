@@ -24,6 +24,7 @@ class AnalyzeOptions(SparkOptions, LiveOptions, PayloadArguments, ReadArguments,
     )
 
     captures: list[str] = argument("CAPTURE", nargs="*")
+    color: str = common.color()
     rotate_bytes: int | None = common.rotate_bytes(
         "dataset", "after so many captured bytes (with --append: another capture point)"
     )

@@ -146,6 +146,7 @@ class StoryOptions(ReadArguments, CommandOptions):
     )
     filter: None = None
     json: bool = flag("--json", help="one JSON object a line, in order of time")
+    color: str = color()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,6 +173,7 @@ class CompareOptions(ReadArguments, CommandOptions):
     )
     out: str | None = option("-o", "--out", metavar="FILE", help="write it there, not to stdout")
     json: bool = flag("--json", help="as JSON (--format json)")
+    color: str = color()
     summary: str | None = option(
         "--summary", metavar="FILE.md", help="also write it there as Markdown, as for $GITHUB_STEP_SUMMARY"
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from kwire.analyzer.options import values
-from kwire.analyzer.options.common import CaptureOptions, CommandOptions
+from kwire.analyzer.options.common import CaptureOptions, CommandOptions, color
 from kwire.analyzer.options.declare import argument, flag, option
 from kwire.analyzer.options.replay import AccessOptions, SelectOptions, fail_on, slower
 
@@ -67,3 +67,4 @@ class RehearseOptions(AccessOptions, CaptureOptions, SelectOptions, CommandOptio
     fail_on: str = fail_on()
     slower: float = slower()
     json: bool = flag("--json", help="print verdict.json")
+    color: str = color()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from kwire.analyzer.options import values
-from kwire.analyzer.options.common import CaptureOptions, CommandOptions
+from kwire.analyzer.options.common import CaptureOptions, CommandOptions, color
 from kwire.analyzer.options.declare import argument, flag, option, repeated, yes_or_no
 
 SILENCE_SECONDS = 60.0
@@ -289,3 +289,4 @@ class DiffOptions(CommandOptions):
     )
     out: str | None = option("-o", "--out", metavar="FILE", help="write it there, not to stdout")
     fail_on: str = fail_on()
+    color: str = color()

@@ -154,4 +154,5 @@ def _findings(source: Source) -> Iterator[Event]:
             exchange=first.get("exchange"),
             reply=first.get("reply"),
             transactional_id=what.get("transactional_id"),
+            severity=row["severity"],
         )

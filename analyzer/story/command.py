@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 import pyarrow.compute as pc
 
 from kwire.analyzer.cli import commands
+from kwire.analyzer.cli.color import Paint, painter
 from kwire.analyzer.cli.pager import paged
 from kwire.analyzer.common.errors import UsageError
 from kwire.analyzer.common.escapes import json_text, printable
@@ -57,9 +58,10 @@ def story(options: StoryOptions) -> int:
         for event in every:
             sys.stdout.write(_json(event) + "\n")
         return 0
+    paint = painter(options.color)
     with paged() as out:
         for number, (heading, events) in enumerate(by_capture):
-            _print(out, heading, events, wanted, first=number == 0)
+            _print(out, heading, events, wanted, paint, first=number == 0)
     return 0
 
 
@@ -200,7 +202,9 @@ def _json(event: Event) -> str:
     return json_text({**row, "time": rfc3339(event.time)})
 
 
-def _print(out: IO[str], heading: str, events: Sequence[Event], wanted: StoryQuery, *, first: bool) -> None:
+def _print(
+    out: IO[str], heading: str, events: Sequence[Event], wanted: StoryQuery, paint: Paint, *, first: bool
+) -> None:
     width = commands.reading_width()
     out.write(("" if first else "\n") + "\n".join(commands.folded(printable(heading), "", width)) + "\n\n")
     if not events:
@@ -209,12 +213,19 @@ def _print(out: IO[str], heading: str, events: Sequence[Event], wanted: StoryQue
     numbers: dict[str, int] = {}
     actors = min(max(len(printable(event.actor)) for event in events), 24)
     for event in events:
-        out.write("\n".join(_line(event, numbers, actors, width)) + "\n")
+        lines = _line(event, numbers, actors, width)
+        out.write("\n".join([_with_severity(lines[0], event, paint), *lines[1:]]) + "\n")
     if numbers:
         out.write("\nexchanges, as kwire show --follow CONNECTION lists them:\n")
         out.writelines(f"  c{number} {printable(name)}\n" for name, number in numbers.items())
     if wanted.everything and first:
         out.write("\nkwire story with --group, --client, --topic, --transaction or --connection tells all of one.\n")
+
+
+def _with_severity(line: str, event: Event, paint: Paint) -> str:
+    """The first line of an event, with the severity that its actor begins with, if it has one, in colour."""
+    before, severity, after = line.partition(event.severity or "\n")
+    return before + paint(severity, event.severity) + after
 
 
 def _heading(source: Source) -> str:

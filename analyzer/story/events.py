@@ -23,7 +23,7 @@ MOST_NAMED = 4
 @dataclass(frozen=True, slots=True)
 class Event:
     """An event. `actor`: who caused it; `weight`: its importance in the capture (0 to 100); `client_id`: the client
-    concerned; `topics`: all topics concerned."""
+    concerned; `topics`: all topics concerned; `severity`: of a finding."""
 
     time: datetime.datetime
     kind: str
@@ -40,6 +40,7 @@ class Event:
     reply: int | None = None
     client_id: str | None = None
     topics: tuple[str, ...] = ()
+    severity: str | None = None
 
 
 JSON_FIELDS = (

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from kwire.analyzer.cli.color import Paint, unpainted
 from kwire.analyzer.common.escapes import printable
 from kwire.analyzer.protocol import schema
 from kwire.replay.diff import noise
@@ -107,24 +108,32 @@ def quantiles(values: Sequence[int]) -> dict[str, int]:
     return {"count": len(ordered), **picked}
 
 
-def as_text(comparison: Comparison, sides: tuple[str, str]) -> str:
-    """For a person: the verdict first, then what it rests on."""
+_UNEXPECTED: Final = "unexpected"
+_EXPECTED: Final = "expected"
+
+
+def as_text(comparison: Comparison, sides: tuple[str, str], paint: Paint = unpainted) -> str:
+    """For a person: the verdict first, then what it rests on. paint: colours what is unexpected as an error."""
     groups = grouped(comparison.differences)
     unexpected = [group for group in groups if group.unexpected]
     lines = [f"verdict: {verdict(comparison, unexpected)}", *summary_lines(comparison, sides)]
     if unexpected:
-        lines += ["", "unexpected"]
+        lines += ["", _UNEXPECTED]
         for group in unexpected:
             lines += group_lines(group)
     # What follows from a difference is told beneath it.
     expected = [group for group in groups if not group.unexpected and group.examples[0].cause is None]
     if expected:
-        lines += ["", "expected"]
+        lines += ["", _EXPECTED]
         for group in expected:
             lines.append(f"  {group_title(group)}: {group.rule} ({RULES[group.rule or ''].partition(';')[0]})")
     if any(left and right for left, right in comparison.latencies.values()):
         lines += ["", *_latency_lines(comparison, sides)]
-    return "\n".join(map(printable, lines))  # names, keys and values are the target's
+    severities = {_UNEXPECTED: "error", _EXPECTED: "note"}
+    if unexpected:
+        severities[lines[0]] = "error"
+    # Names, keys and values are the target's; they stand in no line that is nothing but a heading.
+    return "\n".join(paint(printable(line), severities.get(line)) for line in lines)
 
 
 def summary_lines(comparison: Comparison, sides: tuple[str, str]) -> list[str]:

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from kwire.analyzer.cli.color import painter
 from kwire.analyzer.common import output_file, workflow
 from kwire.analyzer.common.errors import UsageError
 from kwire.analyzer.common.escapes import printable
@@ -267,7 +268,7 @@ class _Rehearsal:
         output_file.write_text(str(self.folder / "junit.xml"), page.as_junit(result))
         if self.options.summary is not None:
             workflow.write_summary(self.options.summary, result.as_markdown())
-        sys.stdout.write(as_json if self.options.json else result.as_text())
+        sys.stdout.write(as_json if self.options.json else result.as_text(painter(self.options.color)))
         if not self.options.json:
             sys.stdout.write(f"{printable(str(self.folder))}: index.html, verdict.json, junit.xml, and the RUNs\n")
 

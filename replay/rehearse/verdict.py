@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from kwire.analyzer.cli.color import Paint, unpainted
 from kwire.analyzer.common.escapes import printable
 from kwire.analyzer.common.markdown import literal
 from kwire.analyzer.options.replay import ANY, NEVER, SLOWER, UNEXPECTED
@@ -192,17 +193,19 @@ class Verdict:
             "comparison": None if self.comparison is None else text.as_json(self.comparison, SIDES),
         }
 
-    def as_text(self) -> str:
-        """For a person."""
+    def as_text(self, paint: Paint = unpainted) -> str:
+        """For a person. paint: colours the verdict, and what is unexpected, by severity."""
         lines = [f"verdict: {self.line} (exit code {self.exit_code})"]
         lines += [f"  {number}. {reason.name}: {reason.text}" for number, reason in enumerate(self.reasons, 1)]
         lines += ["", *(run.text() for run in self.runs)]
         if self.known.like_capture:
             lines.append(f"old against the capture: {self.known.like_capture}")
         lines += _known(self.accepted, self.unused)
+        severity = "error" if self.exit_code == EXIT_DIFFERS else "warning" if self.exit_code else None
+        shown = [paint(printable(lines[0]), severity), *map(printable, lines[1:])]
         if self.comparison is not None:
-            lines += ["", *text.as_text(self.comparison, SIDES).splitlines()[1:]]
-        return "\n".join(map(printable, lines)) + "\n"
+            shown += ["", *text.as_text(self.comparison, SIDES, paint).splitlines()[1:]]
+        return "\n".join(shown) + "\n"
 
     def as_markdown(self) -> str:
         """A summary of 20 lines at most, for a build's page."""

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from kwire.analyzer.cli import commands
+from kwire.analyzer.cli.color import painter
 from kwire.analyzer.cli.pager import paged
 from kwire.analyzer.common import output_file, workflow
 from kwire.analyzer.common.errors import UsageError
@@ -57,7 +58,7 @@ def run(options: CompareOptions) -> int:
     for note in [*comparison.notes, *_same(options.before, options.after)]:
         sys.stderr.write(f"note: {printable(note)}\n")
     fail_on = None if options.fail_on == NEVER else options.fail_on
-    _write(comparison, form, options.out, fail_on)
+    _write(comparison, form, options.out, fail_on, options.color)
     if options.summary is not None:
         workflow.write_summary(options.summary, formats.as_markdown(comparison))
     return EXIT_WORSE if fail_on is not None and comparison.at_least(fail_on) else 0
@@ -86,12 +87,13 @@ def _same(before: str, after: str) -> Sequence[str]:
     return ["both sides are the same"] if same else []
 
 
-def _write(comparison: Comparison, form: str, path: str | None, fail_on: str | None) -> None:
+def _write(comparison: Comparison, form: str, path: str | None, fail_on: str | None, color: str) -> None:
     if form == "text" and path is None:
-        width = commands.reading_width()
+        width, paint = commands.reading_width(), painter(color)
         with paged() as out:
             for line in formats.as_text(comparison):
-                out.write("\n".join(commands.folded(line, " " * 10, width)) + "\n")
+                first, *others = commands.folded(line, " " * 10, width)
+                out.write("\n".join([formats.colored_line(first, paint), *others]) + "\n")
         return
     written = {
         "text": lambda: "".join(f"{line}\n" for line in formats.as_text(comparison)),

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from kwire.analyzer.cli.color import Paint
 from kwire.analyzer.common import junit, page, workflow
 from kwire.analyzer.common.escapes import printable
 from kwire.analyzer.common.markdown import literal
@@ -38,7 +39,7 @@ def verdict(comparison: Comparison) -> str:
 
 
 def as_text(comparison: Comparison) -> Iterator[str]:
-    """Yield lines: the sides, the verdict, then the changes by client."""
+    """Yield lines: the sides, the verdict, then the changes by client, each begun by its severity."""
     yield f"before  {comparison.before.text()}"
     yield f"after   {comparison.after.text()}"
     yield f"verdict: {verdict(comparison)}"
@@ -76,6 +77,13 @@ def _heading(pair: Pair) -> str:
     sides = [count(max(len(role.clients), 1), "client") for role in (pair.before, pair.after)]
     clients = sides[0] if sides[0] == sides[1] else f"{sides[0]} before, {sides[1]} after"
     return f"{printable(pair.name)} ({printable(pair.after.task())}; {clients})"
+
+
+def colored_line(line: str, paint: Paint) -> str:
+    """Return a line of the text with the severity that it begins with, if it does, in colour."""
+    word = line.strip().partition(" ")[0]
+    before, severity, after = line.partition(word if word.lower() in SEVERITIES and word.isupper() else "\n")
+    return before + paint(severity, word.lower()) + after
 
 
 def _line(change: Change) -> str:

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from kwire.analyzer.cli import commands
-from kwire.analyzer.live import preparation
+from kwire.analyzer.cli import commands, parser
+from kwire.analyzer.live import preparation, startup
 from kwire.captures import kernels, native
 from kwire.captures.kernels import Compiling
 from kwire.captures.shipped import Shipped
+from tests.shared import SAMPLES
 
 
 class Terminal(io.StringIO):
@@ -121,6 +122,19 @@ def test_watch_refuses_before_the_first_packet_where_nothing_can_compile(monkeyp
     with pytest.raises(kernels.CompilerMissingError) as refused:
         preparation.warm_up()
     assert "kwire[compile]" in refused.value.hint
+
+
+def test_watch_of_a_small_capture_compiles_nothing_beforehand(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is read as other commands read it: as plain Python, where nothing is compiled yet."""
+
+    def compile_all() -> None:
+        raise AssertionError("a minute and a half of compiling for a capture of a few kilobytes")
+
+    monkeypatch.setattr(startup, "warm_up", compile_all)
+    assert parser.main(["watch", str(SAMPLES / "codecs-franzgo-4.3" / "capture.pcap"), "--once"]) == 0
+    assert '"clients":6' in capsys.readouterr().out
 
 
 def test_watch_says_so_where_only_some_are_compiled(

@@ -114,6 +114,35 @@ def test_a_fault_of_the_new_target(what: str, capture: Path, tmp_path: Path) -> 
     assert text in verdict["verdict"]
 
 
+def test_what_is_unexpected_is_in_colour(
+    capture: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    broken = Shop(says={api_keys.HEARTBEAT: errors.INVALID_REQUEST}, empty=True)
+    assert rehearsed(capture, tmp_path / "out", Shop(empty=True), broken, "--color", "always")[0] == 1
+    told = capsys.readouterr().out.splitlines()
+    assert told[0].startswith("\x1b[31mverdict: ")
+    assert "\x1b[31munexpected\x1b[0m" in told
+    runs = [str(tmp_path / "out" / name) for name in ("old-1", "new")]
+
+    def compared(*options: str) -> str:
+        assert parser.main(["diff", *runs, *options]) == 1
+        return capsys.readouterr().out
+
+    plain = compared()
+    assert "\x1b" not in plain
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    colored = compared()
+    assert re.sub(r"\x1b\[\d+m", "", colored) == plain
+    assert [line for line in colored.splitlines() if "\x1b[31m" in line] == [
+        f"\x1b[31m{line}\x1b[0m" for line in plain.splitlines() if line.startswith(("verdict: ", "unexpected"))
+    ]
+    assert compared("--color", "never") == plain
+    assert "\x1b" not in compared("--json")
+    compared("-o", str(tmp_path / "diff.txt"))
+    assert "\x1b" not in (tmp_path / "diff.txt").read_text()
+
+
 def test_known_differences_are_accepted(capture: Path, tmp_path: Path) -> None:
     def broken() -> Shop:
         return Shop(says={api_keys.HEARTBEAT: errors.INVALID_REQUEST}, empty=True)

@@ -17,7 +17,7 @@ import pytest
 
 import kwire
 from kwire.analyzer.cli import manual, parser
-from kwire.analyzer.cli.commands import colored
+from kwire.analyzer.cli.color import colored
 from kwire.analyzer.filter import evaluation
 from kwire.analyzer.options.commands import COMMANDS
 from tests.shared import ROOT, SAMPLES
