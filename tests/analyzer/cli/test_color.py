@@ -1,7 +1,7 @@
 """Severities in colour: each command that prints them as text does it in one way.
 
-(proves: analyzer/cli/color.py, and its use in findings, story, analyze, compare; tests/replay/test_rehearse.py has diff
-and rehearse)
+(proves: analyzer/cli/color.py, and its use in findings, story, analyze, compare; the tests of rehearse have diff
+and rehearse themselves)
 """
 
 from __future__ import annotations
