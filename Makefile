@@ -22,7 +22,7 @@ help:
 	@echo "make test   install into .venv, then linters, types, import rules and most tests (under ten minutes on two cores)"
 	@echo "make test-all    the same with all tests; make test-group GROUP=spark: one group of $(GROUPS)"
 	@echo "make test-for FILE=analyzer/findings/groups.py    the tests that prove a module"
-	@echo "make nightly     all tests, then thousands of broken inputs and replays of every capture (hours)"
+	@echo "make nightly     all tests, thousands of broken inputs, replays of every capture, incidents (hours)"
 	@echo "make fuzz   broken captures, log files and answers at every door, for MINUTES=120 (tests/fuzz/README.md)"
 	@echo "make bench  time kwire against tshark on generated captures (minutes; needs tshark)"
 	@echo "make wheel  build dist/kwire-*.whl for any Python, its kernels compiled for x86-64-v3 and v2 (minutes; needs cc)"
@@ -65,6 +65,8 @@ nightly: test-all fuzz
 	@echo "== replays: every capture at a broker of the tests, and healthy ones again and again"
 	$(BIN)/python -m tests.replay.sweep
 	$(BIN)/python -m tests.replay.healthy
+	@echo "== incidents made with real brokers: does the first screen name the cause?"
+	$(BIN)/python -m tests.incidents
 
 lint: $(VENV)/installed
 	@echo "== ruff: style, likely mistakes and formatting; codespell: spelling"

@@ -44,7 +44,7 @@ BY_FILE = {
         "reports/embedded/test_meanings.py", "reports/test_sql.py", "test_notebooks.py",
     ),
     "broker": (
-        "brokers/", "replay/test_replaying.py", "replay/test_commands.py", "replay/test_shadowing.py",
+        "brokers/", "incidents/", "replay/test_replaying.py", "replay/test_commands.py", "replay/test_shadowing.py",
         "replay/test_rehearse.py", "replay/test_broken_targets.py", "replay/test_live_traffic.py",
         "replay/send/test_workers.py",
         "analyzer/live/test_watch.py", "analyzer/live/test_analyze.py",

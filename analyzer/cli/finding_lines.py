@@ -126,7 +126,7 @@ def selected(
     rows: list[dict[str, Any]] = []
     for dataset in datasets:
         rows += _rows(dataset, query, notes)
-    rows = sorted((row for row in rows if not only or row["code"] in only), key=_place)
+    rows = _first_of_each_first(sorted((row for row in rows if not only or row["code"] in only), key=_place))
     return rows, [row for row in rows if not any(_matches(row, *ignore) for ignore in ignored)]
 
 
@@ -264,6 +264,17 @@ def _rows(dataset: StoredDataset, query: Query, notes: list[str]) -> Iterator[di
 
 def _named(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "who": dict(row["who"]), "what": dict(row["what"])}
+
+
+def _first_of_each_first(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of each severity the first finding of each code, then the others: ten of one kind hide no other cause."""
+    seen: set[tuple[str, str]] = set()
+    again = []
+    for row in rows:
+        again.append((row["severity"], row["code"]) in seen)
+        seen.add((row["severity"], row["code"]))
+    order = sorted(range(len(rows)), key=lambda number: (-SEVERITIES.index(rows[number]["severity"]), again[number]))
+    return [rows[number] for number in order]
 
 
 def _place(row: dict[str, Any]) -> tuple[Any, ...]:

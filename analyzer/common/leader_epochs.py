@@ -12,9 +12,14 @@ class Epochs:
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, int], int] = {}
+        self._ids: dict[str, str] = {}  # of topics, by name: the last that was said
 
-    def passed(self, topic_id: str | None, partition: int, epoch: int | None) -> bool:
-        """Whether a higher one was said before."""
+    def passed(self, topic: str | None, topic_id: str | None, partition: int, epoch: int | None) -> bool:
+        """Whether a higher one was said before. A redirect of Produce names its topic; its id is what Metadata said."""
+        if topic_id is None:
+            topic_id = self._ids.get(topic or "")
+        elif topic is not None:
+            self._ids[topic] = topic_id
         if topic_id is None or epoch is None:
             return False
         highest = self._known.get((topic_id, partition), epoch)

@@ -45,7 +45,8 @@ HELD: Final = (apis.FETCH, apis.JOIN_GROUP, apis.SYNC_GROUP, apis.SHARE_FETCH)
 
 OF_BROKERS = re.compile(
     r"broker-\d+-(fetcher|to-controller|.*NodeToController|txn-marker-sender)|raft-client|.*[Cc]hannel[Mm]anager"
-    r"|controller-\d+|to-controller|directory-assignments|id_\d+-host_.+-port_\d+$|ReplicaFetcherThread-\d+-\d+$"
+    r"|controller-\d+|to-controller|directory-assignments|AddPartitionsManager-client-\d+$"
+    r"|id_\d+-host_.+-port_\d+$|ReplicaFetcherThread-\d+-\d+$"
 )
 """Client ids of brokers and controllers; the last two are a controller's and a follower's up to Kafka 0.8.2. Their bare
 node id, as controllers have, may be any client's too: there what is asked tells."""

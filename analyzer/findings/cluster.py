@@ -239,7 +239,7 @@ def _shrunk(capture: CaptureFrame) -> Iterator[_Shrunk]:
     for row in root_causes.leaders_in_time(capture, ["time", "topic", "topic_id", "partition", "leader_epoch", "isr"]):
         if not row["isr"] or not row["topic"] or row["topic_id"] is None or row["topic"] in capture.remade:
             continue  # two clusters may have topics of one name
-        if current.passed(row["topic_id"], row["partition"], row["leader_epoch"]):
+        if current.passed(row["topic"], row["topic_id"], row["partition"], row["leader_epoch"]):
             continue
         where, nodes = (row["topic"], row["partition"]), frozenset(row["isr"])
         before, least = full.get(where, (nodes, len(nodes)))

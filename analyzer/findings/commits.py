@@ -9,9 +9,11 @@ import numpy as np
 
 from kwire.analyzer.findings.capture import NO_CODE, SECOND, CaptureFrame
 from kwire.analyzer.findings.error_answers import about, claim, match_of, of
+from kwire.analyzer.findings.fetch import truncations
 from kwire.analyzer.findings.fetched import reads
 from kwire.analyzer.findings.rules import Limits, Match, replaced, rule
 from kwire.analyzer.findings.runs import Run
+from kwire.analyzer.findings.seeks import describe, seeks
 from kwire.analyzer.findings.wording import client, count, name, partition_name
 from kwire.analyzer.frame import arrow, grouping, spill
 from kwire.analyzer.frame.grouping import busiest_window, first_rows, rows_by_key, sort_by, split
@@ -220,7 +222,7 @@ def _commits(capture: CaptureFrame) -> tuple[dict[int, list[int]], _Stored]:
     "The committed offset of group g for t-1 fell from 900 to 840 (svc-a (10.0.0.4)), 2 times.",
     why="Offsets only grow without intent.",
     suppressed_when="The commit names no member: a tool resets the group. The topic was made anew, as its ids say: "
-    "then it is another of that name.",
+    "then it is another of that name; or its log lost records (log-truncated).",
     advice="Records processed out of order, or two groups of one name.",
     evidence="forged: a lower commit of a member, and one without a member",
     by_clock=True,
@@ -251,16 +253,18 @@ def commit_goes_back(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     going_back: dict[tuple[int, int], list[int]] = defaultdict(list)
     for number in fell.tolist():
         going_back[int(groups[owner[number]]), int(parts.topic_partition[rows[number]])].append(number)
+    cut = {(match.what["topic"], match.what["partition"]) for match in truncations(capture)} if going_back else set()
     for (group, where), some in going_back.items():
-        if capture.topic_partitions[where][0] in capture.remade:
+        topic, partition = capture.topic_partitions[where]
+        if topic in capture.remade or (topic, str(partition)) in cut:
             continue
         worst = max(some, key=lambda number: int(offset[rows[number]] - offset[rows[number + 1]]))
         last = int(owner[some[-1] + 1])
         who = capture.who(int(capture.client[last]))
-        topic, partition = capture.topic_partitions[where]
         text = f"The committed offset of group {name(named[group])} for {partition_name((topic, partition))} fell from "
         text += f"{int(offset[rows[worst]]):,} to {int(offset[rows[worst + 1]]):,} ({client(who)}), "
         requested, fallen = capture.exchanges.request_time, int(owner[some[0] + 1])
+        went_back = seeks(capture).get((named[group], (topic, partition)))
         yield Match(
             f"{text}{count(len(some), 'time')}.",
             len(some),
@@ -269,4 +273,7 @@ def commit_goes_back(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
             who,
             {"group_id": named[group], "topic": topic, "partition": str(partition)},
             (fallen, int(owner[worst + 1]), last),
+            cause=describe(capture, (topic, partition), went_back) if went_back else None,
+            proven=True if went_back else None,
+            advice="Look at where the application seeks." if went_back else None,
         )

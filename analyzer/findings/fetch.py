@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from kwire.analyzer.findings import root_causes
-from kwire.analyzer.findings.capture import SECOND, CaptureFrame, api_name
+from kwire.analyzer.findings.capture import SECOND, CaptureFrame, api_name, once
 from kwire.analyzer.findings.error_answers import EXPLANATIONS, about, claim, match_of, of, times
 from kwire.analyzer.findings.fetched import READ_COMMITTED, Reads, bounces, followed, reads
 from kwire.analyzer.findings.query import Severity
-from kwire.analyzer.findings.restarts import Restarts, restarts
+from kwire.analyzer.findings.restarts import CONNECTOR, Restarts, restarts
 from kwire.analyzer.findings.rules import Limits, Match, rule
 from kwire.analyzer.findings.runs import runs
 from kwire.analyzer.findings.wording import client, count, lasting, name, partition_name, size
@@ -61,7 +61,8 @@ def _empty_at_once(capture: CaptureFrame, quick_us: float) -> np.ndarray:
     why="An offset between the high watermark and the end of the log is no error, and the broker answers at once: "
     "fifty such answers in a second are a client that spins. A reader one heartbeat behind clears by itself.",
     suppressed_when="Fewer than fifty in a second on one connection; the answers were held, or held records. A note: "
-    "it passed within a second, as where a leader moved to a replica that had not heard of the watermark yet.",
+    "it passed within a second each time, or within ten where a leader had moved, to a replica that had not heard of "
+    "the watermark yet.",
     advice="Wait for the watermark after an unclean restart or with follower fetching (KIP-392); else reset the "
     "position. The client should back off.",
     evidence="cluster-kraft-3.9 (29,693 answers); forged: 50 in a second at an offset above, and 49; a reader that "
@@ -105,7 +106,9 @@ def _spins(capture: CaptureFrame, answers: float, quick_ms: float, above: bool) 
         return
     asked_of = _Positions(capture, [link for link, *_ in spinning])
     for link, rows, when, most, (first, last) in spinning:
-        beyond = asked_of.beyond(link, int(when[last]))
+        bursts = np.split(when, np.flatnonzero(np.diff(when) > SECOND) + 1)
+        over = next(burst[-1] for burst in bursts if burst[-1] >= when[last])
+        beyond = asked_of.beyond(link, int(when[last]), int(over) + SECOND)
         if above != (beyond is not None):
             continue
         who = capture.who(link=link)
@@ -116,7 +119,9 @@ def _spins(capture: CaptureFrame, answers: float, quick_ms: float, above: bool) 
             yield Match(text, len(rows), int(when[0]), int(when[-1]), who, {"api": "Fetch"}, places)
             continue
         where, offset, end, then = beyond
-        passed = then >= offset and when[-1] - when[0] < SECOND
+        longest = max(int(burst[-1] - burst[0]) for burst in bursts)
+        moved = longest < root_causes.AROUND_US and root_causes.near_each(capture, when).all()
+        passed = then >= offset and (longest < SECOND or moved)
         text = f"{client(who)} reads {partition_name(where)} at {offset:,} while the log is readable to {end:,}: "
         text += f"{len(rows):,} empty "
         yield Match(
@@ -151,9 +156,9 @@ class _Positions:
         )
         self._ends = _courses(read, with_end, read.end, None)
 
-    def beyond(self, link: int, time: int) -> tuple[tuple[str, int], int, int, int] | None:
+    def beyond(self, link: int, time: int, later: int) -> tuple[tuple[str, int], int, int, int] | None:
         """A partition of a connection's session whose requested offset lies above the high watermark: the offset, and
-        the watermark as last stated by that time, and a second later."""
+        the watermark as last stated by that time, and by a later one."""
         for where in self._places[link]:
             position = self._asked[link, where].last(time)
             end = self._ends[0, where].last(time) if (0, where) in self._ends else None
@@ -162,7 +167,7 @@ class _Positions:
                     self._seen.topic_partitions[where],
                     position,
                     end,
-                    self._ends[0, where].last(time + SECOND) or end,
+                    self._ends[0, where].last(later) or end,
                 )
         return None
 
@@ -370,10 +375,30 @@ def _ends_told(capture: CaptureFrame, places: list[int]) -> dict[tuple[int, ...]
     by_clock=True,
 )
 def truncated(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
-    if len(capture.brokers) > 1:
-        yield from _of_one_topic(capture, _given_twice(capture))
-    yield from _of_one_topic(capture, _fallen(capture))
-    yield from _of_one_topic(capture, _diverged(capture))
+    yield from truncations(capture)
+
+
+@once
+def truncations(capture: CaptureFrame) -> list[Match]:
+    """Logs that lost records, as replicas, readers and writers were told."""
+    twice = _of_one_topic(capture, _given_twice(capture)) if len(capture.brokers) > 1 else ()
+    return [*twice, *_of_one_topic(capture, _fallen(capture)), *_of_one_topic(capture, _diverged(capture))]
+
+
+_WHOLE = 0.9
+"""Share of a log's records that are gone: then it was no replica that lagged, but the log that was lost."""
+
+
+def _lost_log(gone: int, end: int) -> dict[str, Any]:
+    """Cause and advice where (nearly) all of a log is gone."""
+    if gone < _WHOLE * end:
+        return {}
+    return {
+        "cause": "the log was lost as a whole: a new or emptied disk under its only replica, or under all of them",
+        "proven": False,
+        "advice": "See what became of the log directory of that broker (a new disk, a volume that is not kept, an "
+        "emptied folder), and give the topic more replicas; unclean.leader.election.enable (off by default).",
+    }
 
 
 def _of_one_topic(capture: CaptureFrame, cuts: Iterator[Match]) -> Iterator[Match]:
@@ -473,8 +498,7 @@ def _diverged(capture: CaptureFrame) -> Iterator[Match]:
             who,
             {"topic": topic, "partition": str(partition)},
             (owner,),
-            cause="a leader that had not all records",
-            proven=True,
+            **(_lost_log(gone, stood) or {"cause": "a leader that had not all records", "proven": True}),
         )
 
 
@@ -518,6 +542,7 @@ def _fallen(capture: CaptureFrame) -> Iterator[Match]:
             capture.who(broker=int(servers[at])),
             {"topic": topic, "partition": str(partition)},
             (int(read.owner[first]), int(read.owner[again])),
+            **_lost_log(gone, int(read.end[first])),
         )
 
 
@@ -603,7 +628,8 @@ def lag_grows(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     suppressed_when="The client reads nothing else meanwhile (then it is the client); the log did not grow; the last "
     "stable offset holds it (hanging-transaction); the partition is no part of its fetch session any more (another "
     "member may have it). Time counts from the end of the last rebalance of its group. Of restarts: no records came; "
-    "the group committed beyond the offset; a group without any commit whose members left in order.",
+    "the group committed beyond the offset; a group without any commit whose members left in order, but for Kafka "
+    "Connect's.",
     advice="Paused by the application, a record that it cannot process, or an assignment that was lost.",
     evidence="poison-pill; forged: a partition that is asked for at one offset for 61 s, and for 59 s; three members "
     "that began at one offset, and two; with a commit between",
@@ -665,6 +691,9 @@ def _restarted(capture: CaptureFrame, group: Restarts) -> Match:
     who, times_ = capture.who(group.client), len(group.members)
     where, offset = min(group.starts.items(), key=lambda pair: pair[0])
     cause, proven = "the application does not get past what it reads there", False
+    connector = (who["client_id"] or "").startswith(CONNECTOR)
+    if connector:
+        cause = "the connector's task fails on what it reads there, and is started again"
     if group.suspect is not None:
         where, offset, amount, usual = group.suspect
         cause = f"the record there is unlike all others that were read: {size(amount)}, and most have {usual:,}"
@@ -689,7 +718,10 @@ def _restarted(capture: CaptureFrame, group: Restarts) -> Match:
         (group.rows[0], group.rows[-1], group.rows[-1]),
         cause=cause,
         proven=proven,
-        advice="Look at that record, and at what the application logged when it ended: handle the error, or put the "
+        advice="See the task's trace (GET /connectors/NAME/status): the converter or the connector does not take that "
+        "record; errors.tolerance=all with errors.deadletterqueue.topic.name puts such records aside."
+        if connector
+        else "Look at that record, and at what the application logged when it ended: handle the error, or put the "
         "record aside (a dead-letter topic), or commit past it.",
     )
 

@@ -19,6 +19,7 @@ from kwire.analyzer.findings.rules import RULES, limits_of
 from kwire.analyzer.frame import arrow, spill
 from kwire.analyzer.frame.frame import NULL
 from kwire.analyzer.frame.grouping import split
+from kwire.analyzer.protocol import api_keys
 
 
 @once
@@ -116,13 +117,15 @@ def _listed_otherwise(capture: CaptureFrame) -> list[Mapping[str, str]]:
 class WithoutAnswers:
     """A client's connections to an end point from which no byte came.
 
-    rows: the requests; before_asked: the end point had closed before; zookeeper: it is ZooKeeper; after_us: how long
-    after the request the connection ended, the median."""
+    rows: the requests; before_asked: the end point had closed before; zookeeper: it is ZooKeeper; limited: meanwhile it
+    answers others, or this client elsewhere, and not even ApiVersions here; after_us: how long after the request the
+    connection ended, the median."""
 
     links: np.ndarray
     rows: np.ndarray
     before_asked: bool
     zookeeper: bool
+    limited: bool
     after_us: int | None
 
 
@@ -146,25 +149,45 @@ def without_answers(capture: CaptureFrame) -> list[WithoutAnswers]:
         return []
     speaking = (capture.link_numbers("broker_bytes") > 0) | _answered_links(capture)
     pairs = capture.client_of.astype(np.int64) << 32 | capture.broker_of
-    answered, brokers = arrow.distinct(pairs[speaking]), arrow.distinct(capture.broker_of[speaking])
+    brokers, first = arrow.distinct(capture.broker_of[speaking]), capture.link_times("first_time")
     out = []
     for group_rows in split(rows, capture.client[rows], capture.broker[rows]):
         links = arrow.distinct(capture.exchanges.link[group_rows])
-        if len(links) < closes or pairs[links[0]] in answered:
+        if len(links) < closes:
+            continue
+        answered = first[(pairs == pairs[links[0]]) & speaking]
+        if ((answered >= first[links].min()) & (answered <= first[links].max())).any():
             continue
         reasons, texts = capture.table("exchanges").text("reason")
         shut = [code for code, text in enumerate(texts) if "had closed the connection before" in text]
         early = arrow.distinct(capture.exchanges.link[group_rows[arrow.among(reasons[group_rows], shut)]])
         before_asked = 2 * len(early) > len(links)
-        if not before_asked and capture.broker_of[links[0]] in brokers:
+        known = bool(capture.broker_of[links[0]] in brokers)
+        limited = known and bool((capture.exchanges.api[group_rows] == api_keys.API_VERSIONS).all())
+        limited = limited and _answers_meanwhile(capture, group_rows)
+        if (known and not before_asked and not limited) or (len(answered) and not limited):
             continue  # it answers others: request-unanswered tells of it
         after = capture.link_times("last_time")[capture.exchanges.link[group_rows]]
         after = (after - capture.exchanges.request_time[group_rows])[after != NULL]
         zookeeper = _is_zookeeper(capture, capture.brokers[capture.broker_of[links[0]]])
         out.append(
-            WithoutAnswers(links, group_rows, before_asked, zookeeper, int(np.median(after)) if len(after) else None)
+            WithoutAnswers(
+                links, group_rows, before_asked, zookeeper, limited, int(np.median(after)) if len(after) else None
+            )
         )
     return out
+
+
+def _answers_meanwhile(capture: CaptureFrame, rows: np.ndarray) -> bool:
+    """Whether the end point of some requests answered others from the first of them to the last."""
+    requested, answered = capture.exchanges.request_time[rows], capture.exchanges.response_end
+    since, until, broker = int(requested.min()), int(requested.max()), int(capture.broker[rows[0]])
+
+    def meanwhile(block: slice) -> np.ndarray:
+        return (answered[block] >= since) & (answered[block] <= until)
+
+    between: np.ndarray = spill.where(len(answered), meanwhile)
+    return bool((capture.broker[between] == broker).any())
 
 
 def _is_zookeeper(capture: CaptureFrame, end: str) -> bool:

@@ -25,7 +25,7 @@ _JOIN = claim(
     (api_keys.JOIN_GROUP, api_keys.HEARTBEAT, api_keys.CONSUMER_GROUP_HEARTBEAT, api_keys.SHARE_GROUP_HEARTBEAT),
     (23, 24, 26, 81, 112, 128),
 )
-_FENCED = claim((api_keys.CONSUMER_GROUP_HEARTBEAT, api_keys.SHARE_GROUP_HEARTBEAT), (110, 111), every=True)
+_FENCED = claim((api_keys.CONSUMER_GROUP_HEARTBEAT, api_keys.SHARE_GROUP_HEARTBEAT), (25, 110, 111), every=True)
 _LOADING = claim((), (14,))
 _MOVING = claim(
     (api_keys.FIND_COORDINATOR, api_keys.HEARTBEAT, api_keys.JOIN_GROUP, api_keys.SYNC_GROUP, api_keys.OFFSET_FETCH),
@@ -720,36 +720,97 @@ def coordinator_flaps(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     "kip848-member-fenced",
     "warning",
     "A member of group g at svc-a (10.0.0.4) was fenced 5 times: FENCED_MEMBER_EPOCH (110).",
-    why="Clients rejoin by themselves: one costs seconds, two within five minutes have a cause.",
-    suppressed_when="Only once.",
+    why="Clients rejoin by themselves: one costs seconds, two within five minutes have a cause. UNKNOWN_MEMBER_ID to a "
+    "heartbeat says that the coordinator had put the member out; three of its usual intervals without a heartbeat, and "
+    "two seconds, are a session that ended, and once is enough.",
+    suppressed_when="Only once; the member was new to the coordinator (it had no answer before); the group's "
+    "coordinator had moved within a minute before (UNKNOWN_MEMBER_ID).",
     advice="Heartbeats, the poll loop, moves of the coordinator.",
-    evidence="forged: two in five minutes, and one",
+    evidence="forged: two in five minutes, and one; a member that was silent for three of its intervals; "
+    "tests/incidents kip848-member-fenced",
     often=2,
     window_s=300,
+    silent_s=2,
+    intervals=3,
+    moved_s=60,
 )
 def member_fenced(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     fenced: dict[tuple[int, str | None, str, int], list[int]] = defaultdict(list)
     member, members = capture.table("exchanges").text("member_id")
+    silences: dict[int, tuple[int, int]] | None = None
     for run in runs(capture):
-        if _FENCED(run) and (run.code == 110 or run.lasting):
+        if _FENCED(run) and (run.code != 111 or run.lasting):
             for row in run.rows.tolist():  # clients of one name and host may be several members
                 named = members[member[row]] if member[row] >= 0 else ""
                 fenced[run.client, run.thing.group, named, run.code].append(row)
     for (client_, group, named, code), some in fenced.items():
+        silent, cause = 0, None
+        if code == 25:
+            silences = _silences(capture) if silences is None else silences
+            some = [row for row in some if row in silences and not _moved_before(capture, group, row, at.moved_s)]
+            long = [
+                row for row in some if silences[row][0] >= max(at.silent_s * SECOND, at.intervals * silences[row][1])
+            ]
+            silent = max((silences[row][0] for row in long), default=0)
+        if not some:
+            continue
         when = np.sort(capture.exchanges.response_end[some])
         most, first, past = busiest_window(when, int(at.window_s * SECOND))
-        if most >= at.often:
+        if most >= at.often or silent:
+            who = capture.who(client_)
             text = (
-                f"A member of group {name(group)} at {client(capture.who(client_))} was fenced {count(most, 'time')}: "
+                f"A member of group {name(group)} at {client(who)} was fenced {count(most, 'time')}: {_FENCINGS[code]}"
             )
-            label = "FENCED_MEMBER_EPOCH (110)" if code == 110 else "UNRELEASED_INSTANCE_ID (111)"
+            if silent:
+                text += f", after up to {lasting(silent)} without a heartbeat"
+                cause = (
+                    "it sent no heartbeat for longer than its session lasts: the process, or its thread, stood still"
+                )
             rows = sorted(some)
             yield Match(
-                f"{text}{label}.",
+                f"{text}.",
                 most,
                 int(when[first]),
                 int(when[past - 1]),
-                capture.who(client_),
+                who,
                 {"group_id": group, "member_id": named or None},
                 (rows[0], rows[0], rows[-1]),
+                cause=cause,
+                proven=True if cause else None,
+                advice="Look for a pause of garbage collection, a frozen host or container, or a lack of CPU at that "
+                "member; a longer consumer.session.timeout.ms of the group."
+                if silent
+                else None,
             )
+
+
+_FENCINGS = {25: "UNKNOWN_MEMBER_ID (25)", 110: "FENCED_MEMBER_EPOCH (110)", 111: "UNRELEASED_INSTANCE_ID (111)"}
+
+
+def _silences(capture: CaptureFrame) -> dict[int, tuple[int, int]]:
+    """How long a member of a newer protocol had sent no heartbeat before each of its heartbeats, and the median of its
+    intervals, us; by exchange. Those that were its first, or are on connections with holes, are not there."""
+    rows = capture.of_api(api_keys.CONSUMER_GROUP_HEARTBEAT, api_keys.SHARE_GROUP_HEARTBEAT)
+    member, members = capture.table("exchanges").text("member_id")
+    whole = (capture.link_numbers("gaps") == 0)[capture.exchanges.link[rows]]
+    rows = rows[(member[rows] >= 0) & (capture.exchanges.request_time[rows] != NULL) & whole]
+    rows = rows[np.argsort(capture.exchanges.request_time[rows], kind="stable")]
+    out: dict[int, tuple[int, int]] = {}
+    for group_rows in split(rows, capture.groups[0][rows], member[rows]):
+        if members[member[group_rows[0]]]:
+            gaps = np.diff(capture.exchanges.request_time[group_rows])
+            usual = int(np.median(gaps)) if len(gaps) else 0
+            # Over another connection heartbeats may have gone to a coordinator that the capture does not show.
+            gaps[np.diff(capture.exchanges.link[group_rows]) != 0] = 0
+            out |= {row: (gap, usual) for row, gap in zip(group_rows[1:].tolist(), gaps.tolist(), strict=True)}
+    return out
+
+
+def _moved_before(capture: CaptureFrame, group: str | None, row: int, seconds: float) -> bool:
+    """Whether a group's coordinator had moved within so long before an exchange."""
+    time = int(capture.exchanges.request_time[row])
+    return any(
+        event["event"] == "coordinator_moved" and time - int(seconds * SECOND) <= event["time"] <= time
+        for event in capture.table("groups").every(["group_id", "event", "time"])
+        if event["group_id"] == group
+    )

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from kwire.analyzer.findings.capture import SECOND, CaptureFrame
+from kwire.analyzer.findings.restarts import restarts
 from kwire.analyzer.findings.rules import RULES, Limits, Match, limits_of, rule
+from kwire.analyzer.findings.seeks import Seek, describe, seeks
 from kwire.analyzer.findings.wording import count, lasting, moment, name, partition_name, share
 from kwire.analyzer.frame import arrow
 from kwire.analyzer.frame.frame import NULL, codes_of
@@ -184,11 +187,13 @@ def _falling_behind(capture: CaptureFrame) -> Iterator[Match]:
     "warning",
     "Group g-app got 12.0 % of the records of topic t more than once (1,200 of 10,000), some 3 times.",
     why="Ours: one record in twenty, of a thousand at least. A consumer that is not idempotent processes each again.",
-    suppressed_when="Fewer; share groups (share-redelivery). Of a rebalance or restart it is said how many of them the "
-    "group had fetched before it and not committed.",
+    suppressed_when="Fewer; share groups (share-redelivery); its members restart at one offset (partition-stuck). Of "
+    "rebalances and restarts it is said how many of them the group had fetched before and not committed; of seeks, who "
+    "went back, and how often.",
     advice="Commit before partitions are given up (onPartitionsRevoked), and more often; a handler that takes longer "
     "than max.poll.interval.ms; a seek. The view redelivered has each partition, kwire story --offset one record.",
-    evidence="forged: a thousand records of twenty thousand again, and 999, and of 20,100",
+    evidence="forged: a thousand records of twenty thousand again, and 999, and of 20,100; tests/incidents "
+    "seek-back-loop",
     records=1000,
     share=0.05,
 )
@@ -205,7 +210,10 @@ def redelivered(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     topics: dict[str, int] = {}
     topic_of = np.array([topics.setdefault(topic, len(topics)) for topic, _ in places], np.int64)
     records, fetched, committed = np.maximum(table["records"], 0), table["fetched"], table["committed"]
+    restarted = {each.group for each in restarts(capture)}
     for some in split(rows, group[rows], topic_of[where[rows]]):
+        if groups[group[some[0]]] in restarted:
+            continue
         again = some[fetches[some] > 1]
         many, whole = int(records[again].sum()), int(records[some].sum())
         if many < at.records or many < at.share * whole:
@@ -214,32 +222,57 @@ def redelivered(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         text = f"Group {name(named)} got {share(many, whole)} of the records of topic {name(topic)} more than once "
         text += f"({many:,} of {whole:,}), some {count(int(fetches[again].max()), 'time')}."
         cause = None
-        rebalance = _rebalance_before(capture, named, int(fetched[again].min()))
-        if rebalance is not None:
-            open_ = (fetched[again] <= rebalance) & ((committed[again] == NULL) | (committed[again] > rebalance))
+        began = _rebalances_since(capture, named, int(fetched[again].min()))
+        if len(began):
+            following = np.searchsorted(began, fetched[again])
+            next_one = began[np.minimum(following, len(began) - 1)]
+            open_ = (following < len(began)) & ((committed[again] == NULL) | (committed[again] > next_one))
             lost = int(records[again[open_]].sum())
             if 2 * lost >= many:
-                cause = (
-                    f"a rebalance at {moment(rebalance)}: {lost:,} of them had been fetched before it and not committed"
-                )
+                times = arrow.distinct(next_one[open_])
+                cause = f"a rebalance at {moment(int(times[0]))}: {lost:,} of them had been fetched before it "
+                if len(times) > 1:
+                    cause = (
+                        f"{len(times)} rebalances from {moment(int(times[0]))} on: {lost:,} of them had been fetched "
+                    )
+                    cause += "before one "
+                cause += "and not committed"
+        who: dict[str, Any] = {}
+        went_back = _most_seeks(capture, named, topic) if cause is None else None
+        if went_back is not None:
+            cause, who = describe(capture, *went_back), capture.who(went_back[1][0].client)
         yield Match(
             text,
             many,
             int(fetched[again].min()),
             int(fetched[again].max()),
-            {},
+            who,
             {"topic": topic, "group_id": named},
+            tuple(seek.row for seek in went_back[1][:1] + went_back[1][-1:]) if went_back is not None else (),
             cause=cause,
             proven=True if cause else None,
+            advice=_SEEKS if went_back is not None else None,
         )
 
 
-def _rebalance_before(capture: CaptureFrame, group: str, since: int) -> int | None:
-    """When the first rebalance of a group began after a time."""
+_SEEKS = (
+    "Look at where the application seeks (seek, seekToBeginning, a retry that goes back to the batch's start): each "
+    "time it gets the same records again."
+)
+
+
+def _most_seeks(capture: CaptureFrame, group: str, topic: str) -> tuple[tuple[str, int], list[Seek]] | None:
+    """The topic-partition of a topic in which a group's readers went back most often by themselves, and these steps."""
+    own = [(where, some) for (named, where), some in seeks(capture).items() if named == group and where[0] == topic]
+    return max(own, key=lambda pair: len(pair[1]), default=None)
+
+
+def _rebalances_since(capture: CaptureFrame, group: str, since: int) -> np.ndarray:
+    """When the rebalances of a group began, from a time on; in order."""
     table = capture.table("rebalances")
     if not len(table):
-        return None
+        return np.zeros(0, np.int64)
     of, groups = table.text("group_id")
     began = table["began"]
     rows = np.flatnonzero(arrow.among(of, codes_of(groups, group)) & (began >= since))
-    return int(began[rows].min()) if len(rows) else None
+    return np.sort(began[rows])

@@ -96,14 +96,15 @@ def _answered_otherwise(capture: CaptureFrame) -> Iterator[Match]:
     "no-kafka-answer",
     "error",
     "10.0.0.1:9093 closed 8 connections of svc-a (10.0.0.4) without a byte of Kafka, 3.0 ms after its ApiVersions.",
-    why="A broker answers ApiVersions, in whatever version. Three times nothing is no accident.",
-    suppressed_when="The client was answered there at least once; fewer than three connections; bytes are missing "
-    "from the connection, or packets from the capture; the broker went away (broker-lost), or refused what it read "
-    "(version-refused, frame-oversized, frame-length-impossible). A port that answers others in Kafka, unless it "
-    "closed before it was asked.",
+    why="A broker answers ApiVersions, in whatever version. Three times nothing is no accident; where others are "
+    "answered, it is a connection that the broker does not take.",
+    suppressed_when="The client was answered there on a connection between them; fewer than three connections; bytes "
+    "are missing from the connection, or packets from the capture; the broker went away (broker-lost), or refused "
+    "what it read (version-refused, frame-oversized, frame-length-impossible). A port that answers others in Kafka, or "
+    "this client before or after, unless it closed before it was asked, or on ApiVersions while it answered.",
     advice="Compare the port with the brokers' listeners, and security.protocol with the listener's.",
     evidence="forged: connections closed on ApiVersions, before it, and at ZooKeeper's port; two of them only, and one "
-    "answer",
+    "answer; tests/incidents connection-limit",
     closes=3,
 )
 def no_kafka_answer(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
@@ -125,6 +126,13 @@ def no_kafka_answer(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
                 "Look whether the proxy or balancer at that address has a live backend, and at max.connections and "
             )
             advice += "max.connections.per.ip of the broker."
+        elif deaf.limited:
+            text += f"on each {requests} without an answer, and answers others there in Kafka"
+            cause = "not even ApiVersions is answered: a limit of connections"
+            advice = "See max.connections, max.connections.per.ip (and its overrides) and max.connection.creation.rate "
+            advice += (
+                "of that broker, how many connections it has, and who opens them; the broker logs whom it refused."
+            )
         elif deaf.zookeeper:
             text += f"on each {requests}"
             cause = "the port is ZooKeeper's"

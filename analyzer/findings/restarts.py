@@ -3,7 +3,8 @@
 In: the tables `groups` and `offsets`, and fetched topic-partitions. Out: `Restarts`. Rules: a life of a member begins
 with its join under a new member id. Lives of one group begin at one offset of a topic-partition, got records there, and
 the group committed nothing beyond that offset. Where the group was never seen to have a commit, its members have to
-vanish: who reads without commits and leaves in order is a script.
+vanish: who reads without commits and leaves in order is a script. Kafka Connect is none: a task that fails leaves in
+order, and one that does not commits.
 """
 
 from __future__ import annotations
@@ -78,6 +79,9 @@ def restarts(capture: CaptureFrame) -> list[Restarts]:
 LEAST = 3
 """Lives that begin at one offset."""
 
+CONNECTOR = "connector-consumer-"
+"""What the client ids of Kafka Connect's sink tasks begin with."""
+
 
 def _of_group(capture: CaptureFrame, group: str, events: list[dict[str, Any]]) -> Iterator[Restarts]:
     lives = _lives(capture, group, sorted(events, key=lambda row: row["time"]))
@@ -93,7 +97,8 @@ def _of_group(capture: CaptureFrame, group: str, events: list[dict[str, Any]]) -
     longest = max(stuck.values(), key=len)
     together = {where: run for where, run in stuck.items() if len(run) == len(longest)}
     vanished = sum(not life.left for life in longest)
-    if vanished < LEAST - 1 and not _has_commits(capture, group, longest[0].since):
+    connector = (capture.clients[longest[-1].client][1] or "").startswith(CONNECTOR)
+    if vanished < LEAST - 1 and not connector and not _has_commits(capture, group, longest[0].since):
         return
     starts = {capture.topic_partitions[where]: run[0].first[where][0] for where, run in together.items()}
     read = reads(capture)

@@ -20,7 +20,7 @@ from kwire.analyzer.findings.capture import SECOND, UNANSWERED, Attempt, Capture
 from kwire.analyzer.findings.rules import RULES, Limits, Match, limits_of, rule
 from kwire.analyzer.findings.wording import count, listed, moment, partition_name, some
 from kwire.analyzer.frame import arrow, grouping, spill
-from kwire.analyzer.frame.frame import NULL
+from kwire.analyzer.frame.frame import NULL, codes_of
 from kwire.analyzer.frame.grouping import rows_by_key, split
 from kwire.analyzer.protocol import api_keys
 
@@ -51,6 +51,9 @@ def _losses(capture: CaptureFrame) -> Iterator[Loss]:
     closed = np.array([end != "open" for end in capture.closed], bool) & (ended != NULL)
     closed &= ~capture.one_way  # of a broker that is not heard nobody knows when it was silent
     closed &= ~_first_connections(capture)
+    codes, sides = capture.table("connections").text("closed_by")
+    by_others = np.ones(len(capture.links), bool)  # not closed by the client
+    by_others[: len(codes)] = ~arrow.among(codes, codes_of(sides, "client"))
     answered = capture.exchanges.response_end
     answered_by: dict[tuple[int, ...], np.ndarray] = {}  # a broker's exchanges, once somebody asks
     order = np.argsort(capture.broker_of, kind="stable")
@@ -84,6 +87,8 @@ def _losses(capture: CaptureFrame) -> Iterator[Loss]:
         for at in np.flatnonzero(crowds & quiet).tolist():
             if at < known:
                 continue
+            if last[at] + SECOND > capture.span[1] and not by_others[links[at : int(past[at])]].any():
+                continue  # clients that left as the capture ended
             # Clients that run one after the other are no crowd: those who come back were there together.
             back = crowd.back((at, int(past[at])), (int(back_from[at]), int(back_until[at])))
             if back >= 2 or _led_elsewhere(capture, int(times[at])):
@@ -190,7 +195,7 @@ def moves(capture: CaptureFrame) -> list[Move]:
     moves_seen = []
     columns = ["time", "topic", "topic_id", "partition", "leader", "leader_epoch"]
     for row in leaders_in_time(capture, columns):
-        if current.passed(row["topic_id"], row["partition"], row["leader_epoch"]):
+        if current.passed(row["topic"], row["topic_id"], row["partition"], row["leader_epoch"]):
             continue
         topic = row["topic"] or capture.topic_names.get(row["topic_id"], row["topic_id"]) or ""
         # Another topic of that name has leaders of its own.

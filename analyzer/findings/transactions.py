@@ -286,6 +286,8 @@ def _left_open(capture: CaptureFrame) -> list[Open]:
     for row in some:
         transaction, began = row["transactional_id"], int(row["began"])
         own_rows = spill.true_rows(arrow.among(codes, codes_of(ids, transaction)))
+        # Since KIP-890 brokers add partitions in the producer's name.
+        own_rows = own_rows[~capture.between_brokers[capture.client[own_rows]]]
         own_rows = own_rows[rows.request_time[own_rows] >= began]
         if not len(own_rows):
             continue

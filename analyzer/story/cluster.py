@@ -39,7 +39,7 @@ def _leaders(source: Source) -> Iterator[Event]:
     runs: list[tuple[datetime.datetime, str, list[Row]]] = []
     current = Epochs()
     for row in source.rows("leaders"):
-        if current.passed(row["topic_id"], row["partition"], row["leader_epoch"]):
+        if current.passed(row["topic"], row["topic_id"], row["partition"], row["leader_epoch"]):
             continue
         key = row["topic"], row["partition"]
         before = now.get(key)

@@ -77,21 +77,30 @@ def cache_folder() -> Path:
 
 def fetch(version: str) -> Path:
     """The folder of a version's jars, fetched now if it is not there yet; raises Unavailable."""
-    folder = cache_folder() / f"kafka-{version}"
+    return _fetch(version, "kafka", ("kafka_2.13", "kafka-tools"))
+
+
+def fetch_more(version: str, artifact: str) -> Path:
+    """The folder of a program of Kafka that a broker lacks, with all that it needs."""
+    return _fetch(version, artifact, (artifact,))
+
+
+def _fetch(version: str, name: str, artifacts: tuple[str, ...]) -> Path:
+    folder = cache_folder() / f"{name}-{version}"
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / ".ok").exists():
-            _copy_jars(version, folder)
+            _copy_jars(version, folder, artifacts)
             (folder / ".ok").touch()
     return folder / "lib"
 
 
-def _copy_jars(version: str, folder: Path) -> None:
+def _copy_jars(version: str, folder: Path, artifacts: tuple[str, ...]) -> None:
     maven = shutil.which("mvn")
     if maven is None:
         raise Unavailable(f"no Maven (mvn) to fetch Kafka {version} with; {HOW_TO_GET}")
-    wanted = [("org.apache.kafka", "kafka_2.13", version), ("org.apache.kafka", "kafka-tools", version)]
+    wanted = [("org.apache.kafka", artifact, version) for artifact in artifacts]
     wanted += _LOGGING[version.partition(".")[0]]
     dependencies = "".join(
         f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{release}</version></dependency>"

@@ -364,6 +364,24 @@ def fenced(traffic: Traffic, wrong: bool) -> None:
         traffic.ask("ConsumerGroupHeartbeat", second + 0.5, group_id="g")
 
 
+def _beats(traffic: Traffic, *seconds: float, error_at: tuple[float, ...]) -> None:
+    for second in seconds:
+        error = "UNKNOWN_MEMBER_ID" if second in error_at else None
+        traffic.ask("ConsumerGroupHeartbeat", second, error=error, group_id="g", member_id="m")
+
+
+@case("kip848-member-fenced", "once, after a silence of three of its intervals")
+def put_out(traffic: Traffic, wrong: bool) -> None:
+    late = 12 if wrong else 10
+    _beats(traffic, 0, 3, 6, *((6 + late, 7 + late, 10 + late) if wrong else (9, 6 + late)), error_at=(6 + late,))
+
+
+@case("kip848-member-fenced", "not where the coordinator had moved")
+def put_out_by_a_move(traffic: Traffic, wrong: bool) -> None:
+    _beats(traffic, 0, 3, 6, 20, 21, 24, error_at=(20,))
+    traffic.add("groups", time=at(15), group_id="g" if not wrong else "other", event="coordinator_moved")
+
+
 @case("kip848-member-fenced", "one member, not one each of several")
 def fenced_each(traffic: Traffic, wrong: bool) -> None:
     for number in range(2):

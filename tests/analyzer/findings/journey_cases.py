@@ -6,6 +6,7 @@ from typing import Any
 
 from tests.analyzer.findings.cases import case
 from tests.analyzer.findings.evaluating import Traffic, link
+from tests.analyzer.findings.reader_cases import life
 from tests.reports.forging import at
 
 READER: dict[str, Any] = {"kind": "consumer", "group_id": "g", "reader_client": "app", "fetches": 1}
@@ -72,6 +73,13 @@ def again(traffic: Traffic, wrong: bool) -> None:
     span(traffic, 60)
     batch(traffic, 0, 1, 2, records=1000 if wrong else 999, fetches=2)
     batch(traffic, 1000, 1, 2, records=19_000)
+
+
+@case("redelivered-records", "not where a record stops its readers, which is told")
+def again_and_stuck(traffic: Traffic, wrong: bool) -> None:
+    for number in range(4):
+        life(traffic, number, 30 * number if wrong else 0)
+    batch(traffic, 0, 1, 2, records=1000, fetches=4)
 
 
 @case("redelivered-records", "not of fewer than one in twenty")

@@ -650,6 +650,26 @@ def others_answered(traffic: Traffic, wrong: bool) -> None:
     traffic.ask("ApiVersions", 9, on=9, client_ip="10.0.0.7", client_id="other")
 
 
+@case("no-kafka-answer", "on ApiVersions, while others are answered")
+def limited(traffic: Traffic, wrong: bool) -> None:
+    """A limit of connections; what comes before and after is no sign of one."""
+    for number in range(4):
+        _closed_without_a_byte(traffic, number, "ApiVersions" if wrong else "Metadata")
+    for second in (0, 2, 9):
+        traffic.ask("Produce", second, on=9, client_ip="10.0.0.7", client_id="other")
+
+
+@case("no-kafka-answer", "not where the client was answered between")
+def answered_between(traffic: Traffic, wrong: bool) -> None:
+    for number in range(4):
+        _closed_without_a_byte(traffic, number)
+    for second in (0, 2, 9):
+        traffic.ask("Produce", second, on=9, client_ip="10.0.0.7", client_id="other")
+    if not wrong:
+        traffic.ask("ApiVersions", 2, on=8)
+        traffic.rows["connections"][-1]["first_time"] = at(2)
+
+
 @case("no-kafka-answer", "not where the version is refused")
 def refused_instead(traffic: Traffic, wrong: bool) -> None:
     traffic.add("api_versions", broker="10.0.0.9:9092", api_key=0, min=3, max=12)
@@ -675,6 +695,7 @@ def _closed_without_a_byte(
         "client_packets": 5,
         "broker_packets": 4,
         "requests": 1,
+        "first_time": at(number),
         "last_time": at(number + 1),
     }
 

@@ -149,12 +149,14 @@ def beside_a_follower(traffic: Traffic, wrong: bool) -> None:
 # -------------------------------------------------------------------------------------------------------------- groups
 
 
-def life(traffic: Traffic, number: int, offset: int, got: int = 1000, leaves: bool = False) -> None:
+def life(
+    traffic: Traffic, number: int, offset: int, got: int = 1000, leaves: bool = False, client_id: str = "app"
+) -> None:
     """A member that joins, reads from an offset on, and is gone."""
-    who = {"group_id": "g", "member_id": f"m{number}", "client_id": "app", "client_ip": "10.0.0.1"}
+    who = {"group_id": "g", "member_id": f"m{number}", "client_id": client_id, "client_ip": "10.0.0.1"}
     traffic.add("groups", time=at(10 * number), event="join", protocol="classic", generation=number, **who)
-    traffic.ask("JoinGroup", 10 * number, group_id="g", member_id=f"m{number}")
-    fetch(traffic, 10 * number + 1, offset, 900, ("t", 4), got=got, lag=900 - offset - 20)
+    traffic.ask("JoinGroup", 10 * number, group_id="g", member_id=f"m{number}", client_id=client_id)
+    fetch(traffic, 10 * number + 1, offset, 900, ("t", 4), got=got, lag=900 - offset - 20, client_id=client_id)
     if leaves:
         traffic.add("groups", time=at(10 * number + 5), event="leave", protocol="classic", **who)
 
@@ -163,6 +165,12 @@ def life(traffic: Traffic, number: int, offset: int, got: int = 1000, leaves: bo
 def crashes(traffic: Traffic, wrong: bool) -> None:
     for number in range(3 if wrong else 2):
         life(traffic, number, 28)
+
+
+@case("partition-stuck", "tasks of Kafka Connect, which leave in order")
+def connect_task(traffic: Traffic, wrong: bool) -> None:
+    for number in range(4):
+        life(traffic, number, 0, leaves=True, client_id="connector-consumer-files-0" if wrong else "app")
 
 
 @case("partition-stuck", "not members that go on where the one before was")

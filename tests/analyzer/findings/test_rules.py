@@ -227,7 +227,12 @@ def asks_on(traffic: Traffic, wrong: bool) -> None:
 
 @case("tcp-retransmission")
 def retransmission(traffic: Traffic, wrong: bool) -> None:
-    traffic.link(0, retransmissions=10 if wrong else 9, client_packets=450, broker_packets=450)
+    traffic.link(0, retransmissions=10 if wrong else 9, client_packets=150, broker_packets=150)
+
+
+@case("tcp-retransmission", "few of which nobody waited for are a note")
+def retransmission_unfelt(traffic: Traffic, wrong: bool) -> None:
+    traffic.link(0, retransmissions=12, client_packets=200, broker_packets=200 if wrong else 201)
 
 
 @case("tcp-retransmission", "an answer that waited for a packet, not a large one")
