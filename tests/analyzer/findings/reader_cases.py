@@ -132,7 +132,7 @@ def replica_named(traffic: Traffic, wrong: bool) -> None:
 def member_without_rack(traffic: Traffic, wrong: bool) -> None:
     _racks(traffic, 0, ("a", None))
     for number, rack in enumerate(("a" if wrong else None, None)):
-        who = {"client_id": f"app-{number}", "rack_id": rack, "on": number + 1}
+        who: dict[str, Any] = {"client_id": f"app-{number}", "rack_id": rack, "on": number + 1}
         for second in (0, 21):
             traffic.ask("Heartbeat", second, group_id="g", member_id=f"m{number}", **who)
         for times in range(20):
