@@ -30,11 +30,12 @@ _IDENTITY: Final = ("producer_id", "producer_epoch", "base_sequence", "first_tim
     "broker-2-fetcher-0 and never committed it; clients read from there on what 10.0.0.2:9092 has, 311 ms later. Its "
     "producer was answered NOT_LEADER_OR_FOLLOWER (6).",
     why="Followers get records before they are committed, clients do not (KIP-101): a leader that is lost may take "
-    "some with it. Nothing that was promised is lost.",
+    "some with it. Nothing that acks=all promised is lost.",
     suppressed_when="The high watermark had passed the offset, or a client had read it there (log-truncated); the "
     "batch was compacted; the topic was made anew.",
-    advice="Nothing, if its producer sent it again. After an incident: the records that one broker's log had there are "
-    "these; kwire story --topic T --partition P --offset N has both batches.",
+    advice="Nothing, where its producer was refused and sent it again. Where it was answered that it was written (acks=1), "
+    "the records are lost: acks=all. After an incident: these are the records that one broker's log had there; kwire "
+    "story --topic T --partition P --offset N has both batches.",
     evidence="cluster-kraft-3.9 (a leader is killed); forged: a follower's batch below and at the high watermark",
 )
 def replaced_uncommitted(capture: CaptureFrame, at: Limits) -> Iterator[Match]:

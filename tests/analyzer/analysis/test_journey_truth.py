@@ -1,0 +1,23 @@
+"""Journeys of a real broker's traffic against clients that stamp what they send and receive.
+
+(proves: analyzer/analysis/journeys.py, journey_labels.py, journey_matching.py)
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.analyzer.analysis.journey_truth import PRODUCERS, journeys_of, judge, run
+from tests.brokers.cluster import Spec
+from tests.brokers.fixtures import Start
+from tests.live import Wire
+
+
+def test_every_batch_is_placed_and_none_wrongly(shared_brokers: Start, wire: Wire, tmp_path: Path) -> None:
+    del wire  # it says whether packets can be captured here
+    path = tmp_path / "capture.pcap"
+    truth = run(shared_brokers(Spec()), path, seconds=4)
+    figures = judge(truth, *journeys_of(path))
+    assert figures.wrong == []
+    assert figures.placed == figures.batches > 50
+    assert {entry.client for entry in truth.written.values() if entry.where} == {*PRODUCERS}
