@@ -369,7 +369,12 @@ def summary(result: run.Result, out: str) -> str:
             lines.append(f"  {done:<8} {count:>6}  {rule}: {steps.RULES.get(rule, '')}")
     if counts.duplicates:
         lines.append(f"  {counts.duplicates} batches were taken for duplicates and not written")
-    for name, values in (("own lag", counts.lags_us), ("queue", counts.queues_us), ("latency", counts.latencies_us)):
+    for name, values in (
+        ("own lag", counts.lags_us),
+        ("loop lag", counts.loop_lags_us),
+        ("queue", counts.queues_us),
+        ("latency", counts.latencies_us),
+    ):
         durations = outcome.quantiles(values)
         if durations:
             lines.append(f"{name:<10} " + ", ".join(f"{key} {value / 1000:.1f} ms" for key, value in durations.items()))

@@ -114,6 +114,7 @@ class Counts:
     - `unanswered`: why the first request that expected an answer got none; `silent`: how many got none, by API
     - `excess_us`: by API, how much longer answers took than the captured ones, from the first time that a request was
       sent
+    - `loop_lags_us`: how late the sender's event loop came to what was due, each 50 ms
     - `apart`: by group, requests of members that the target lost too often (`rejoins_spent`)
     """
 
@@ -129,6 +130,7 @@ class Counts:
     lags_us: Durations | list[int] = field(default_factory=Durations)
     queues_us: Durations | list[int] = field(default_factory=Durations)
     latencies_us: Durations | list[int] = field(default_factory=Durations)
+    loop_lags_us: Durations | list[int] = field(default_factory=Durations)
     excess_us: Counter[str] = field(default_factory=Counter)
     apart: Counter[str] = field(default_factory=Counter)
 
@@ -155,6 +157,7 @@ class Counts:
         self.lags_us += other.lags_us  # type: ignore[operator]
         self.queues_us += other.queues_us  # type: ignore[operator]
         self.latencies_us += other.latencies_us  # type: ignore[operator]
+        self.loop_lags_us += other.loop_lags_us  # type: ignore[operator]
 
     def leave(self, count: int) -> None:
         """Count requests that were not read, for the run had ended."""
@@ -178,6 +181,7 @@ class Counts:
             "lag_us": quantiles(self.lags_us),
             "queue_us": quantiles(self.queues_us),
             "latency_us": quantiles(self.latencies_us),
+            "loop_lag_us": quantiles(self.loop_lags_us),
         }
 
 

@@ -113,6 +113,7 @@ async def from_one_process(
     if feed is not None:
         await feed.finish()
     seconds, cpu = time.monotonic() - seconds, time.process_time() - cpu
+    sending.recorder.counts.loop_lags_us += engine.loop_lags_us  # type: ignore[operator]
     return workers.Done(
         sending.recorder.counts,
         dict(engine.own_requests),

@@ -3,9 +3,10 @@
 In: the pairs of a RUN (`kwire.replay.diff.pairs`). Out: an `ExpectedPartition` for each topic-partition; told what was
 read of it, it says what is missing and what is out of order. Pure. Rules: a record is there if its key, value and
 headers lie at the offset that the target gave for it, and no other one counts for it; of an order only what one
-producer (without an id: one client, on connections of which one had ended before the next wrote there) had stored when
-captured is a promise; what the replay itself deleted is not awaited; of a transaction whose EndTxn both sides answered
-without an error, readers of committed records get all records or none, as it said.
+producer had stored when captured is a promise (without an id: one client, as far as one connection followed another,
+or it had the answer to one batch before it sent the next, on whatever connection); what the replay itself deleted is
+not awaited; of a transaction whose EndTxn both sides answered without an error, readers of committed records get all
+records or none, as it said.
 """
 
 from __future__ import annotations
@@ -48,6 +49,30 @@ class Ended(NamedTuple):
     committed: bool
 
 
+class Turn(NamedTuple):
+    """When a request of a client was sent and answered, us. `client`: its number, -1 where a producer id has its
+    order."""
+
+    client: int = -1
+    sent: int = -1
+    answered: int = -1
+
+
+_NO_TURN: Final = Turn()
+
+
+class Turns(NamedTuple):
+    """Turns of batches, by columns."""
+
+    client: Numbers
+    sent: Numbers
+    answered: Numbers
+
+    def of(self, rows: npt.NDArray[np.bool_]) -> Turns:
+        """Turns of some of them."""
+        return Turns(*(column[rows] for column in self))
+
+
 MOST_STRAYS: Final = 200_000
 """Records of a partition that lie where none is awaited and are held against those that are missing; with more of them
 nothing is looked for elsewhere."""
@@ -58,7 +83,8 @@ MOST_TRANSACTIONS: Final = 1_000
 class ExpectedPartition:
     """Records that a partition must have, as columns: of a busy day that is millions of batches. A row a batch, in the
     order in which they were captured: the target's offset of its first record, the captured one (-1: nothing says it),
-    a number for whose order it is, how many records, and how it should be stored (a place in `FORMS`); of each record
+    a number for whose order it is, how many records, a number for its client, when its request was sent and answered
+    (us; no client, or -1: nothing is known by that), and how it should be stored (a place in `FORMS`); of each record
     its digest, and whether it was read. `otherwise`: how many are stored with another codec or timestamp type, by how;
     `alone`: nothing is there but what was acknowledged, as far as anybody knows; `unclaimed`: records that lie where
     nothing was.
@@ -75,7 +101,7 @@ class ExpectedPartition:
         self._strays: list[tuple[int, bytes]] | None = []
         self._aligned: Alignment | None = None
         self.otherwise: Counter[int] = Counter()
-        self._columns = tuple(array("q") for _ in range(5))
+        self._columns = tuple(array("q") for _ in range(8))
         self._forms = bytearray()
         self._digests = bytearray()
 
@@ -87,9 +113,10 @@ class ExpectedPartition:
         digests: bytes,
         form: Form = FORMS[0],
         transaction: int = _UNKNOWN,
+        turn: Turn = _NO_TURN,
     ) -> None:
         """Records that were acknowledged together. `digests`: of each, one behind the other."""
-        row = base, captured, writer, len(digests) // DIGEST, transaction
+        row = base, captured, writer, len(digests) // DIGEST, transaction, *turn
         for column, value in zip(self._columns, row, strict=True):
             column.append(value)
         self._forms.append(_FORM_AT[form])
@@ -101,7 +128,7 @@ class ExpectedPartition:
 
     def drop_below(self, offset: int) -> None:
         """Drop batches that begin before this offset, because they are deleted."""
-        base, _, _, count, _ = (np.array(column) for column in self._columns)
+        base, _, _, count, *_ = (np.array(column) for column in self._columns)
         stays = base >= offset
         digests = np.frombuffer(bytes(self._digests), np.uint8).reshape(-1, DIGEST)[np.repeat(stays, count)]
         self._columns = tuple(array("q", np.array(column)[stays].tobytes()) for column in self._columns)
@@ -111,9 +138,10 @@ class ExpectedPartition:
     def settle(self) -> None:
         """To be called when all batches are there: of those with the same base offset only one was stored, the others
         count all the same. One that the captured broker took for the same too is no other one."""
-        self._base, self._captured, self._writer, self._count, self._transaction = (
+        self._base, self._captured, self._writer, self._count, self._transaction, *turns = (
             np.array(column) for column in self._columns
         )
+        self._turns = Turns(*turns)
         self._columns = ()
         self._start = np.concatenate([[0], np.cumsum(self._count)])
         self._found = np.zeros(int(self._start[-1]), np.uint8)
@@ -282,7 +310,11 @@ class ExpectedPartition:
             "displaced": moved if self.read else None,
             "alignment": alignment.text() if self.read and (missing or moved) else None,
             "out_of_order": out_of_order(
-                self._writer[records], captured[records], self._base[records], self._count[records]
+                self._writer[records],
+                captured[records],
+                self._base[records],
+                self._count[records],
+                self._turns.of(records),
             ),
             "first_missing_offset": first if self.read else None,
             "stored_otherwise": self.otherwise.total() if self.read else None,
@@ -307,19 +339,51 @@ def _otherwise(sent: Form, stored: Form) -> bool:
     return sent.codec != stored.codec or (timed and sent.appended != stored.appended)
 
 
-def out_of_order(writer: Numbers, captured: Numbers, base: Numbers, count: Numbers) -> int:
-    """How many records would have to move for each writer's batches to lie as they did when captured. A row a batch, in
-    the order in which they were captured."""
+def out_of_order(writer: Numbers, captured: Numbers, base: Numbers, count: Numbers, turns: Turns | None = None) -> int:
+    """How many records would have to move for each writer's batches to lie as they did when captured, and for none to
+    lie before one whose answer its client had when it sent it. A row a batch, in the order in which they were captured.
+    """
+    moved = _out_of_writers_order(writer, captured, base)
+    if turns is not None:
+        moved |= _overtaken(turns, captured, base, moved)
+    return int(count[moved].sum())
+
+
+def _overtaken(turns: Turns, captured: Numbers, base: Numbers, moved: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Batches that would have to move, by row, where one of the same client was sent when the other was answered.
+    `moved`: those that move already."""
+    overtaken = np.zeros(len(base), bool)
+    known = (turns.client >= 0) & (turns.sent >= 0) & ~moved
+    for client in np.unique(turns.client[known]).tolist():
+        rows = np.flatnonzero(known & (turns.client == client))
+        answered = np.where(turns.answered[rows] < 0, np.iinfo(np.int64).max, turns.answered[rows])
+        # Which had been answered when each was sent, and the largest of their offsets; and the other way round.
+        ends, starts = np.argsort(answered, kind="stable"), np.argsort(turns.sent[rows], kind="stable")
+        before = np.searchsorted(answered[ends], turns.sent[rows], "left")
+        after = np.searchsorted(turns.sent[rows][starts], answered, "right")
+        largest = np.concatenate([[_UNKNOWN], np.maximum.accumulate(base[rows][ends])])
+        least = np.concatenate([np.minimum.accumulate(base[rows][starts][::-1])[::-1], [np.iinfo(np.int64).max]])
+        wrong = (largest[before] > base[rows]) | (least[after] < base[rows])
+        if wrong.any():
+            order = rows if (captured[rows] < 0).any() else rows[np.argsort(captured[rows], kind="stable")]
+            overtaken[order] = True
+            overtaken[order[sorted(_longest_rising(base[order].tolist()))]] = False
+            overtaken[rows[~wrong]] = False
+    return overtaken
+
+
+def _out_of_writers_order(writer: Numbers, captured: Numbers, base: Numbers) -> npt.NDArray[np.bool_]:
+    """Batches that would have to move for each writer's to lie as they did, by row."""
     writers, which = np.unique(writer, return_inverse=True)
     known = np.bincount(which[captured < 0], minlength=len(writers)) == 0
     order = np.lexsort((np.where(known[which], captured, np.arange(len(writer))), which))
     first = np.searchsorted(which[order], np.arange(len(writers) + 1))
     falls = np.flatnonzero((np.diff(base[order]) < 0) & (np.diff(which[order]) == 0))
-    moved = 0
+    moved = np.zeros(len(base), bool)
     for number in np.unique(which[order][falls]).tolist():
         rows = order[first[number] : first[number + 1]]
-        rising = _longest_rising(base[rows].tolist())
-        moved += int(count[rows].sum()) - int(count[rows[sorted(rising)]].sum())
+        moved[rows] = True
+        moved[rows[sorted(_longest_rising(base[rows].tolist()))]] = False
     return moved
 
 
@@ -349,14 +413,22 @@ class _Writers:
         self._ends = ends
         self._numbers: dict[Any, int] = {}
         self._chains: dict[Any, tuple[tuple[str, str], int]] = {}  # by partition and client: connection, number
+        self._clients: dict[Any, int] = {}
+
+    def turn(self, pair: Pair, producer: int) -> Turn:
+        """When a client's request was sent and answered. Whoever has a producer id has an order by that."""
+        if producer >= 0:
+            return _NO_TURN
+        client = self._clients.setdefault(_client(pair), len(self._clients))
+        answered: datetime.datetime | None = pair.row.get("response_end")
+        return Turn(client, _sent_us(pair), _UNKNOWN if answered is None else round(answered.timestamp() * 1e6))
 
     def number(self, where: Where, pair: Pair, producer: int) -> int:
         """For whoever sent a batch to a partition: `producer` is its producer id, -1 without one."""
         if producer >= 0:
             return self._numbers.setdefault((where, producer), len(self._numbers))
         connection = str(pair.row["capture"]), str(pair.row["connection"])
-        address = connection[1].partition("-")[0].rpartition(":")[0]
-        client = where, connection[0], address, pair.row.get("client_id")
+        client = where, _client(pair)
         last, number = self._chains.get(client, (("", ""), _UNKNOWN))
         sent = _sent_us(pair)
         if last != connection:
@@ -523,7 +595,8 @@ class _Acknowledged:
                     self._open[producer] = self._transactions
                     self._transactions += 1
                 transaction = self._open[producer]
-            partition.add(stored.base, captured, writer, digests, form, transaction)
+            turn = self._writers.turn(stored.pair, int(content.producer_id[first]))
+            partition.add(stored.base, captured, writer, digests, form, transaction, turn)
 
     def _forms(self, pair: Pair) -> dict[Where, Form]:
         """How batches were sent to the target where that is not as they were captured: it may take older message sets
@@ -569,6 +642,12 @@ def _deleted(
             partition = partitions.get((called.of(topic), part["partitionIndex"]))
             if partition is not None and not part["errorCode"]:
                 partition.drop_below(part["lowWatermark"])
+
+
+def _client(pair: Pair) -> tuple[str, str, Any]:
+    """A client: its capture, address and client id."""
+    address = str(pair.row["connection"]).partition("-")[0].rpartition(":")[0]
+    return str(pair.row["capture"]), address, pair.row.get("client_id")
 
 
 def _sent_us(pair: Pair) -> int:

@@ -15,13 +15,10 @@ from typing import Any, Final
 from kwire.analyzer.common.listing import listed
 from kwire.analyzer.protocol import api_keys
 from kwire.replay.diff.correspondence import Partition
-from kwire.replay.diff.differences import Difference
+from kwire.replay.diff.differences import DISPLACED, MISSING, OUT_OF_ORDER, Difference
 from kwire.replay.diff.pairs import Pair, Pairs, RunFacts
 from kwire.replay.diff.record_facts import FORMS
 
-MISSING: Final = "acknowledged records missing"
-OUT_OF_ORDER: Final = "stored out of order"
-DISPLACED: Final = "acknowledged records at other offsets"
 UNCLAIMED: Final = "more records than acknowledged"
 TRANSACTION: Final = "(transaction)"
 _OF_RECORDS: Final = ("acknowledged", "stored")

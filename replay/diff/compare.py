@@ -26,7 +26,7 @@ from kwire.analyzer.protocol.topic_lists import topics_of
 from kwire.replay.diff import audit_results, reader_progress, steadiness
 from kwire.replay.diff import noise as noises
 from kwire.replay.diff.correspondence import Correspondence, Group
-from kwire.replay.diff.differences import Difference, Differences
+from kwire.replay.diff.differences import DISPLACED, MISSING, OUT_OF_ORDER, Difference, Differences
 from kwire.replay.diff.equality import alike
 from kwire.replay.diff.fields import ERRORS_ONLY, NOISE, PRESENT, Fact, Facts, Kind, Naming, Place, facts, paths
 from kwire.replay.diff.latencies import Both, Latencies
@@ -164,7 +164,7 @@ _PERHAPS_TWICE: Final = "perhaps_twice"
 """By this rule of the replayer a request was sent again whose records the target may have had."""
 _SENT_AGAIN: Final = frozenset(("leader_moved", "reconnected", "topic_appears"))
 """Rules of the replayer by which a batch is sent again, behind those that its client had sent after it."""
-_OUT_OF_ORDER: Final = frozenset(("batch out of its producer's order", audit_results.OUT_OF_ORDER))
+_OUT_OF_ORDER: Final = frozenset(("batch out of its producer's order", OUT_OF_ORDER))
 _SEEN_OTHERWISE: Final = frozenset(
     (
         *reader_progress.READ_LESS,
@@ -339,10 +339,10 @@ class _Comparing:
         """Adds the cause of a difference that an audit found: of two batches that were acknowledged at one offset one
         is missing."""
         where = difference.key[0], int(difference.key[1])
-        if difference.kind in (audit_results.MISSING, audit_results.DISPLACED):
+        if difference.kind in (MISSING, DISPLACED):
             self.misplaced.setdefault(where, self.stored_once.get(where, difference))
         cause = self.stored_once.get(where)
-        if cause is None or difference.kind != audit_results.MISSING:
+        if cause is None or difference.kind != MISSING:
             return difference
         return dataclasses.replace(difference, rule="consequence", cause=cause)
 
@@ -399,12 +399,7 @@ class _Comparing:
         replay: on its side one log has what were two, and places in them are not alike. That records are missing is
         never expected."""
         anew = difference.key and difference.key[0] in self.correspondence.deleted
-        if (
-            anew
-            and difference.unexpected
-            and difference.path == "(records)"
-            and difference.kind != audit_results.MISSING
-        ):
+        if anew and difference.unexpected and difference.path == "(records)" and difference.kind != MISSING:
             return dataclasses.replace(difference, rule="seeded")
         return difference
 
@@ -637,14 +632,20 @@ class _Comparing:
             if verdict == "same":
                 return None
             rule = verdict
-        elif pair.api_key == api_keys.OFFSET_FETCH and pair.left.version == 0 and place.path.endswith("metadata"):
-            rule = "zookeeper"
+        elif pair.api_key == api_keys.OFFSET_FETCH and place.path.endswith("metadata"):
+            rule = "zookeeper" if pair.left.version == 0 else self._metadata_rule(pair, place)
         elif kind is Kind.LISTED:
             verdict = self._listed(pair, place, left, right)
             if verdict == "same":
                 return None
             rule = verdict
         return Difference(pair.row, place.path, "changed", str(left), str(right), place.key, rule)
+
+    def _metadata_rule(self, pair: Pair, place: Place) -> str | None:
+        """Metadata committed before the capture began is known to the captured cluster alone."""
+        where = str(pair.row.get("group_id")), place.key[-2], int(place.key[-1])
+        known = self.correspondence.committed.get(where)
+        return "before_capture" if known is None or known.place >= self.place else None
 
     def _config_rule(self, pair: Pair, place: Place) -> str | None:
         """A topic's setting that nobody set differs because brokers have other defaults; one of a topic that was made
@@ -698,7 +699,13 @@ class _Comparing:
             kind = "error changed"
         else:
             kind = "error appeared" if right else "error vanished"
-        difference = Difference(pair.row, place.path, kind, errors.label(left), errors.label(right), place.key, rule)
+        cause = None
+        if right == errors.OFFSET_OUT_OF_RANGE and rule is None and len(place.key) == _OF_PARTITION:
+            # What a reader asked for was refused when it was produced.
+            cause = self.failed_parts.get((place.key[0], int(place.key[1])))
+            rule = "consequence" if cause is not None else None
+        texts = kind, errors.label(left), errors.label(right)
+        difference = Difference(pair.row, place.path, *texts, place.key, rule, cause)
         if right and rule is None:
             self.appeared.setdefault((pair.api_key, right), difference)
         return difference
@@ -848,8 +855,9 @@ class _Comparing:
         speeds = {run.speed for run in self.runs} | ({1.0} if len(self.runs) == 1 else set())
         self.result.judged = len(speeds) <= 1 and self.judged
         if self.result.judged:
-            evidence = "; ".join(f"{name}: own lag {run.lag_ms:.0f} ms at p99" for name, run in self._timed_runs())
-            yield from self.result.measured.judged(self.noise, speeds == {None}, self.share, evidence)
+            evidence = "; ".join(f"{name}: {_lateness(run)}" for name, run in self._timed_runs())
+            late = max((run.loop_ms[1] for run in self.runs if run.loop_ms is not None), default=0.0)
+            yield from self.result.measured.judged(self.noise, speeds == {None}, self.share, evidence, late * 1000)
 
     def _timed_runs(self) -> Iterator[tuple[str, RunFacts]]:
         """RUNs that say how late the replayer itself was."""
@@ -894,6 +902,16 @@ class _Comparing:
                     )
         if right.doubled and not left.doubled:
             yield Difference(group.row, "(group)", "partition of two members", "none", _listing(right.doubled), key)
+
+
+_OF_PARTITION: Final = 2
+"""Parts of a key that names a topic and a partition."""
+
+
+def _lateness(run: RunFacts) -> str:
+    """Describe how late the replayer itself was."""
+    loop = f", event loop late by {run.loop_ms[0]:.1f} ms, {run.loop_ms[1]:.0f} ms at p99" if run.loop_ms else ""
+    return f"own lag {run.lag_ms:.0f} ms at p99{loop}"
 
 
 def _written(pair: Pair, correspondence: Correspondence) -> set[tuple[str, int]]:

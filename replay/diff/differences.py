@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from kwire.analyzer.protocol import api_keys
+
 RULES: Final[dict[str, str]] = {
     "version": "the two sides spoke different versions, because a target does not offer the captured one",
     "target_refuses": "the target offers the API and answers that it does not serve it (35); no group depends on it",
@@ -34,10 +36,20 @@ RULES: Final[dict[str, str]] = {
     "(up to a tenth of a topic's records, or a hundred)",
     "interrupted": "the run was ended by its user before it was sent, or while its answer was on the way",
     "noise": "old against old differs in this too, and as often (95 % confidence): it differs by itself",
+    "busy_replayer": "slower by no more than the replayer's own event loop was late (99th percentile): its machine was "
+    "busy, and the target's latency cannot be told from that",
     "accepted": "known, and accepted by a file of expected differences (--expect)",
     "consequence": "follows from a difference that is reported for itself: a lost batch, a failed join, a reader's end",
 }
 """Why a difference is expected."""
+
+MISSING: Final = "acknowledged records missing"
+OUT_OF_ORDER: Final = "stored out of order"
+DISPLACED: Final = "acknowledged records at other offsets"
+_OF_LOGS: Final = frozenset((MISSING, OUT_OF_ORDER, DISPLACED))
+"""Kinds of differences between what a target acknowledged and what its log holds."""
+_OF_READERS: Final = frozenset((api_keys.FETCH, api_keys.LIST_OFFSETS, api_keys.OFFSET_COMMIT, api_keys.OFFSET_FETCH))
+"""APIs whose answers differ if logs are not as they were acknowledged."""
 
 EXAMPLES: Final = 3
 """Of each kind of difference; the count tells the rest."""
@@ -152,9 +164,12 @@ class Differences:
 
 
 def grouped(differences: Differences) -> list[Grouped]:
-    """Unexpected ones first, in the order in which they were met, so that a cause comes before what follows from it;
-    then the others by count."""
+    """Unexpected ones first, in the order in which they were met, so that a cause comes before what follows from it
+    (what readers got comes after logs that are not as they were acknowledged); then the others by count."""
     groups = list(differences.groups())
     expected = [group for group in groups if not group.unexpected]
     expected.sort(key=lambda group: (-group.count, group.api_key, group.path))
-    return [*(group for group in groups if group.unexpected), *expected]
+    unexpected = [group for group in groups if group.unexpected]
+    if any(group.kind in _OF_LOGS for group in unexpected):
+        unexpected.sort(key=lambda group: group.api_key in _OF_READERS)
+    return [*unexpected, *expected]

@@ -7,7 +7,7 @@ which it is. Pure. A name is an API's, or `API at HOST:PORT`.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -28,7 +28,7 @@ _AT: Final = " at "
 _MOST_APIS: Final = 3
 """APIs that are slower together, at least, before that is taken for one thing."""
 _LIKE: Final = 2.0
-"""The largest factor of APIs that are slower by like factors, over the smallest."""
+"""The largest factor, or time, of APIs that are slower alike, over the smallest."""
 
 
 @dataclass(slots=True)
@@ -77,42 +77,84 @@ class Latencies:
                 right.frombytes(after[some].tobytes())
 
     def judged(
-        self, noise: Noise | None, busy: bool = False, share: float = SHARE, evidence: str = ""
+        self, noise: Noise | None, busy: bool = False, share: float = SHARE, evidence: str = "", late_us: float = 0.0
     ) -> Iterator[Difference]:
         """Yield what is slower, with the exchange that took longest; one difference, where most APIs are slower by like
-        factors. `busy`: both sides were sent as fast as answers allowed; `share`: of a latency, more than which is
-        slower; `evidence`: of how busy the replayer's machine was.
+        factors or times. `busy`: both sides were sent as fast as answers allowed; `share`: of a latency, more than
+        which is slower; `evidence`: of how busy the replayer's machine was, and `late_us`: how late its event loop was
+        at the 99th percentile, which explains as much.
         """
         if len({name.partition(_AT)[2] for name in self.by_broker}) < 2:
             self.by_broker.clear()
         every = {**self.by_api, **self.by_broker}
         if noise is not None:
             self.shifts = noise.shifts(every, share)
-        differences: list[Difference] = []
+        differences: dict[str, Difference] = {}
         for name, both in sorted(every.items()):  # an API comes before its brokers
             api, _, broker = name.partition(_AT)
             others = (each for other, each in self.by_api.items() if other != api)
             load = slower.load(others, slower.MOST_LOAD if busy else 1.0)
             texts = None if broker and api in self.slower else self._slower_texts(name, both, noise, load, share)
+            if texts is None and noise is None and not busy and not broker:
+                texts = self._tail_texts(api, share)
             if texts is not None:
                 row = {**self._slowest[name][1], "api_version": None}
-                differences.append(Difference(row, "(latency)", SLOWER, *texts, (broker,) if broker else ()))
+                differences[name] = Difference(row, "(latency)", SLOWER, *texts, (broker,) if broker else ())
+        explained = self._explained(evidence, late_us)
         together = self._together(evidence)
-        yield from differences if together is None else [together]
+        if together is not None:
+            yield together
+        else:
+            yield from (difference for name, difference in differences.items() if name in self.slower)
+        if explained is not None:
+            yield explained
+
+    def _explained(self, evidence: str, late_us: float) -> Difference | None:
+        """One difference for what is slower by no more than the replayer was late itself, which is not slower then."""
+        names = [name for name, (_, _, least) in self.slower.items() if least <= late_us]
+        if not names:
+            return None
+        more = [here - there for there, here, _ in map(self.slower.pop, names)]
+        row = {**self._slowest[names[0]][1], "api_version": None}
+        what = f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {_span(more)} more"
+        text = what + (f" ({evidence})" if evidence else "")
+        return Difference(row, "(latency)", SLOWER, "", text, rule="busy_replayer")
+
+    def _tail_texts(self, api: str, share: float) -> tuple[str, str] | None:
+        """Describe an API whose slowest answers are slower, by more than those of all others together are."""
+        shift = slower.tail(*self.by_api[api])
+        if shift is None:
+            return None
+        others: Both = array("q"), array("q")
+        for other, both in self.by_api.items():
+            if other != api:
+                for own, values in zip(others, both, strict=True):
+                    own.extend(values)
+        before, after, least = shift
+        common = slower.tail(*others)
+        least -= max(common[1] - common[0], 0.0) if common is not None else 0.0
+        if least <= slower.MICROSECONDS or least <= share * before:
+            return None
+        self.slower[api] = before, after, least
+        there, here, more = (f"{each / 1000:.1f} ms" for each in self.slower[api])
+        return f"p98 {there}", f"p98 {here}, at least {more} more"
 
     def _together(self, evidence: str) -> Difference | None:
-        """One difference for all, where most APIs are slower, and by like factors; None: they are not."""
-        factors = {
-            name: here / max(there, 1.0) for name, (there, here, _) in self.slower.items() if name in self.by_api
-        }
+        """One difference for all, where most APIs are slower, and by like factors or times; None: they are not."""
+        shifts = {name: shift for name, shift in self.slower.items() if name in self.by_api}
+        factors = {name: here / max(there, 1.0) for name, (there, here, _) in shifts.items()}
+        times = {name: here - there for name, (there, here, _) in shifts.items()}
         enough = [name for name, both in self.by_api.items() if min(map(len, both)) >= slower.ENOUGH]
         if len(factors) < _MOST_APIS or 2 * len(factors) <= len(enough):
             return None
         least, most = min(factors.values()), max(factors.values())
+        how = f"{least:.1f} to {most:.1f} times as long"
         if most > _LIKE * least:
-            return None
+            if max(times.values()) > _LIKE * min(times.values()):
+                return None
+            how = f"{_span(times.values())} more"
         row = {**self._slowest[max(factors, key=lambda name: factors[name])][1], "api_version": None}
-        what = f"{len(factors)} of {len(enough)} APIs alike, {least:.1f} to {most:.1f} times as long"
+        what = f"{len(factors)} of {len(enough)} APIs alike, {how}"
         return Difference(row, "(latency)", SLOWER, "", what + (f" ({evidence})" if evidence else ""))
 
     def _slower_texts(
@@ -134,6 +176,12 @@ class Latencies:
         self.slower[name] = shift
         there, here, least = (f"{each / 1000:.1f} ms" for each in shift)
         return f"{what} {there}", f"{what} {here}, at least {least} more"
+
+
+def _span(times_us: Collection[float]) -> str:
+    """Least and largest of some times, as text."""
+    least, most = (f"{each(times_us) / 1000:.1f}" for each in (min, max))
+    return f"{least} ms" if least == most else f"{least} to {most} ms"
 
 
 def _broker(connection: str) -> str:

@@ -166,7 +166,8 @@ class RunFacts:
     - `seeded`: by topic as captured, the settings in which it was meant to differ when it was made for the replay
     - `ended`: why it ended before all was sent
     - `own_users`: whoever logged in when captured had a login of his own (`--principals`)
-    - `keeps_times`: records were sent with their captured timestamps; `lag_ms`: the replayer's own lag (p99)
+    - `keeps_times`: records were sent with their captured timestamps; `lag_ms`: the replayer's own lag (p99);
+      `loop_ms`: how late its event loop was (p50, p99)
     - `captured`, `steadiness`: what of the capture, and of the replay, was not answered at once
     """
 
@@ -178,6 +179,7 @@ class RunFacts:
     own_users: bool = False
     keeps_times: bool = True
     lag_ms: float | None = None
+    loop_ms: tuple[float, float] | None = None
     captured: Steadiness = field(default_factory=Steadiness)
     steadiness: Steadiness = field(default_factory=Steadiness)
 
@@ -232,6 +234,7 @@ class Pairs(Sequence[Pair]):
                 run.own_users,
                 run.keeps_times,
                 run.lag_ms,
+                run.loop_ms,
                 *steadiness.of_run(run),
             )
             for run in runs

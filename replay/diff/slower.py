@@ -20,6 +20,9 @@ from kwire.analyzer.options.values import SLOWER_FACTOR
 
 ENOUGH: Final = 30
 """Answers on each side below which nothing is said."""
+ENOUGH_OF_TAILS: Final = 200
+TAIL: Final = 0.98
+"""Answers on each side from which the slowest are judged by themselves, and the quantile where they begin."""
 SHARE: Final = SLOWER_FACTOR - 1
 """Of the latency, more than which is slower."""
 MICROSECONDS: Final = 5_000
@@ -40,6 +43,21 @@ def shift(
     expected = load * before
     least = after - expected - _CONFIDENCE * math.hypot(load * error_before, error_after)
     return (before, after, least) if least > MICROSECONDS and least > share * expected else None
+
+
+def tail(left: Sequence[int], right: Sequence[int]) -> tuple[float, float, float] | None:
+    """(98th percentile there, here, the least by which it is more with 95 % confidence), us; None where either has too
+    few. The bounds are order statistics, by the binomial distribution of how many lie below the percentile."""
+    if min(len(left), len(right)) < ENOUGH_OF_TAILS:
+        return None
+    bounds = []
+    for values, sign in ((sorted(left), 1), (sorted(right), -1)):
+        count = len(values)
+        spread = _CONFIDENCE * math.sqrt(count * TAIL * (1 - TAIL))
+        at, bound = (min(max(math.ceil(place), 1), count) for place in (count * TAIL, count * TAIL + sign * spread))
+        bounds.append((values[at - 1], values[bound - 1]))
+    (before, most_before), (after, least_after) = bounds
+    return before, after, least_after - most_before
 
 
 def load(others: Iterable[tuple[Sequence[int], Sequence[int]]], presumed: float = 1.0) -> float:

@@ -46,6 +46,7 @@ ROW: Final = (
     "request_file",
     "request_packet",
     "request_time",
+    "response_end",
     "client_id",
     "group_id",
     "transactional_id",
@@ -279,9 +280,9 @@ class Run:
         self.ended = str(about.get("failure") or ("interrupted" if about.get("interrupted") is True else ""))
         self.own_users = about.get("own_users") is True
         counts = about.get("counts")
-        lag = counts.get("lag_us") if isinstance(counts, dict) else None
-        p99 = lag.get("p99") if isinstance(lag, dict) else None
-        self.lag_ms = p99 / 1000 if isinstance(p99, int) else None
+        lag, loop = (_milliseconds(counts, name) for name in ("lag_us", "loop_lag_us"))
+        self.lag_ms = lag[1] if lag is not None else None
+        self.loop_ms = loop
         self.keeps_times = about.get("timestamps", "keep") == "keep"
         speed = about.get("speed")
         self.speed = float(speed) if isinstance(speed, int | float) and not isinstance(speed, bool) else None
@@ -492,6 +493,14 @@ def _flags(rows: _Unpacked, name: str, value: str) -> Flags:
     """Does a column of texts say this?"""
     equal = (pc.fill_null(pc.equal(batch.column(name), value), False) for batch in rows.batches)
     return spill.concat((each.to_numpy(zero_copy_only=False) for each in equal), np.bool_)
+
+
+def _milliseconds(counts: Any, name: str) -> tuple[float, float] | None:
+    """Median and 99th percentile of a duration in the counts of a RUN; None where they do not have it."""
+    durations = counts.get(name) if isinstance(counts, dict) else None
+    values = [durations.get(at) if isinstance(durations, dict) else None for at in ("p50", "p99")]
+    half, most = (value / 1000 if isinstance(value, int) else None for value in values)
+    return None if half is None or most is None else (half, most)
 
 
 def _has_some(rows: _Unpacked, name: str) -> Flags:

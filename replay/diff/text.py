@@ -16,6 +16,7 @@ from kwire.replay.diff.audit_results import OF_TRANSACTIONS, Audited
 from kwire.replay.diff.compare import Comparison
 from kwire.replay.diff.differences import RULES, Consequence, Difference, Grouped, grouped
 
+_CHANGED: Final = "changed"
 _CONSEQUENCES: Final = 6
 """Kinds of what follows from a difference that are listed; the others are counted."""
 
@@ -176,7 +177,8 @@ def kinds(unexpected: Sequence[Grouped]) -> str:
     following = sum(consequence.count for group in unexpected for consequence in group.consequences)
     first = unexpected[0]
     values = first.right or (first.examples[0].right if first.count == 1 else "")
-    what = f"{_name(first)} {first.kind}" + (f" {values}" if values else "")
+    field = f"{first.path.rpartition('.')[2]} " if first.kind == _CHANGED else ""
+    what = f"{_name(first)} {field}{first.kind}" + (f" {values}" if values else "")
     about = "/".join(first.examples[0].key)
     text = f"{total} unexpected difference{'s' * (total != 1)}: {what}" + (f" ({about})" if about else "")
     if len(unexpected) > 1:

@@ -7,10 +7,10 @@ have been sent. A request waits for
 - requests on other connections that share its state and were answered before it was sent: its group, its transactional
   or producer id, its topics' creation, the records that it fetched, those below the offsets that it commits
 - if it ends a transaction, everything that was written in it
-- if it produces to a partition that its producer id (or, without one, its client) wrote to on connections that had
-  ended by then: the last such request of each, because a client that connects again does not overtake itself. The same
-  for all clients that had ended before its connection wrote there first: producers that ran one after the other stay
-  so
+- if it produces to a partition that its producer id (or, without one, its client) wrote to on other connections: of
+  each the last such request that was answered by then, or, if the connection had ended, its last one, because a client
+  does not overtake itself. The same for all clients that had ended before its connection wrote there first: producers
+  that ran one after the other stay so
 
 Rule: requests that share no state are not ordered across connections.
 """
@@ -220,6 +220,32 @@ class _Users:
 
 
 @dataclass(slots=True)
+class _Turns(_Users):
+    """Writes of one client to a partition on several connections. `waited`: by step, those that it waits for, so that
+    nobody has to wait for them who waits for it."""
+
+    waited: dict[int, Collection[int]] = field(default_factory=dict)
+
+    def awaited(self, session: int, moment: int) -> set[int]:
+        """Give the steps that must be answered before one that this session sends now."""
+        last = set(self.before(session, moment))
+        covered = {step for other in last for step in self.waited.get(other, ())}
+        for other in [user for user, steps in self.by_session.items() if user != session and len(steps) == 1]:
+            if self.by_session[other][0][1] in covered:
+                del self.by_session[other]
+        return last - covered
+
+    def take(self, session: int, moment: int, answered: int, step: int, waits: Collection[int]) -> None:
+        """Add a step of a session, sent at that time, and what it waits for."""
+        self.add(session, moment, answered, step)
+        if waits:
+            self.waited[step] = waits
+        if len(self.waited) > 2 * _MANY * max(len(self.by_session), 1):
+            there = {number for steps in self.by_session.values() for _, number in steps}
+            self.waited = {number: some for number, some in self.waited.items() if number in there}
+
+
+@dataclass(slots=True)
 class _Produced:
     """Writes to a partition, in order of offsets: columns base offset, end, step and session. `spent`: the offsets,
     [first, end), that contain those that were forgotten."""
@@ -303,6 +329,7 @@ class Order:
     awaited: dict[int, set[int]] = field(default_factory=dict)
     awaited_own: dict[int, int] = field(default_factory=dict)
     wrote: dict[tuple[Any, str, int], dict[int, _Wrote]] = field(default_factory=dict)
+    turns: dict[tuple[Any, str, int], _Turns] = field(default_factory=dict)
     inside: dict[str, dict[tuple[int, str, int], tuple[int, int]]] = field(default_factory=dict)
     expects: bool = False
 
@@ -417,6 +444,8 @@ class Order:
                 del last[session]
             if not last:
                 del self.wrote[who]
+        for who in [key for key, turns in self.turns.items() if turns.forget(floor)]:
+            del self.turns[who]
 
     def _note_inside(
         self, number: int, session: int, message: Decoded, body: Body | None, writes: list[_Write]
@@ -456,9 +485,9 @@ class Order:
     ) -> None:
         """Wait for earlier writers of these partitions.
 
-        Those are the last step of the same producer id (or, without one, the same client) on each connection that had
-        ended before and, if this is the connection's first write, the last step of any client on such a connection.
-        (Connections that are open at the same time have no order.)
+        Those are, of the same producer id (or, without one, the same client), the last step on each other connection
+        that was answered before, or whose connection had ended before; if this is the connection's first write, the
+        last step of any client on a connection that had ended. (Clients that are there at the same time have no order.)
         """
         row, sent = message.request.row, message.request.sent_ns
         everybody = _ANY_CLIENT, self.copies.get(session, 0)
@@ -472,6 +501,7 @@ class Order:
             writers: Collection[Any] = write.producers or ((row["client_ip"], row["client_id"]),)
             for who in writers:
                 key = who, write.topic or "", write.partition
+                waits.update(self._in_turn(key, number, session, message))
                 last = self.wrote.get(key)
                 if last is None:
                     self.wrote[key] = {session: _Wrote(number, _NOBODY)}
@@ -479,6 +509,18 @@ class Order:
                     last[session] = _Wrote(number, _NOBODY)
                 else:
                     waits.update(self._ended(last, number, session, sent))
+
+    def _in_turn(self, key: tuple[Any, str, int], number: int, session: int, message: Decoded) -> Collection[int]:
+        """Give what was answered, of the same client on other connections, before it sent this step."""
+        turns = self.turns.get(key)
+        if turns is None:
+            turns = self.turns[key] = _Turns()
+        sent, answered = message.request.sent_ns, message.request.answered_ns
+        alone = not turns.by_session or (len(turns.by_session) == 1 and session in turns.by_session)
+        waits: Collection[int] = _NOBODY if alone else turns.awaited(session, sent)
+        if answered is not None:
+            turns.take(session, sent, answered, number, waits)
+        return waits
 
     def _ended(self, last: dict[int, _Wrote], number: int, session: int, sent: int) -> list[int]:
         """Give the last steps of sessions that had ended; this step becomes the session's own last one."""

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final
 
-from kwire.replay.outcome import Outcome
+from kwire.replay.outcome import Durations, Outcome
 from kwire.replay.plan.cluster import Cluster
 from kwire.replay.plan.sessions import Session
 from kwire.replay.plan.steps import Plan, Step
@@ -45,6 +45,8 @@ _CLAIMED: Final = 32
 """Steps of a session that are claimed together: the outcomes of this many are unknown if a process dies."""
 _UNNOTICED: Final = 0.1
 """Seconds until a task that was cancelled and goes on is cancelled again."""
+_TICK: Final = 0.05
+"""Seconds between two looks at how late the event loop is."""
 _LATER: Final = 0.5
 """Seconds until a session that is over is checked again, whose connections have unsent bytes."""
 
@@ -92,6 +94,8 @@ class Engine:
             self.waiting, remap.groups, self._asker.ask_as_member, self.timetable.due, self.notes
         )
         self._record = record
+        self.loop_lags_us = Durations()
+        """How late the event loop was, whenever that was looked at."""
         self.states: dict[int, SessionState] = {}
         for index, session in enumerate(sessions):
             self.states[index] = SessionState(session.broker, session.user)
@@ -148,7 +152,10 @@ class Engine:
             self.no_more()
         feeding = [self._loop.create_task(self._fed(self._feed))] if self._feed is not None else []
         watch = self._loop.create_task(self.watch.run())
-        besides = [self._loop.create_task(self.watch.tell()), self._loop.create_task(self.keep_alive.run())]
+        besides = [
+            self._loop.create_task(beside)
+            for beside in (self.watch.tell(), self.keep_alive.run(), self._measure_loop())
+        ]
         try:
             await asyncio.wait((self._ended, watch), return_when=asyncio.FIRST_COMPLETED)
             self._raise_failed()
@@ -178,6 +185,13 @@ class Engine:
             self.give_up_rest()
             self.close()
             await asyncio.sleep(0)
+
+    async def _measure_loop(self) -> None:
+        """Measure again and again how much later than due this process comes to what it has to do."""
+        while True:
+            due = self._loop.time() + _TICK
+            await asyncio.sleep(_TICK)
+            self.loop_lags_us.append(max(round((self._loop.time() - due) * 1e6), 0))
 
     def give_up_rest(self) -> None:
         """Record what was not sent as that."""

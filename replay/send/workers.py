@@ -322,6 +322,7 @@ def _work(share: Share, surroundings: Surroundings, out: str, pipe: Connection) 
     written.write(news.take(all_of_it=True), engine.own_requests, engine.notes)
     written.close()
     recorder.finish(list(surroundings.remap.rows(share.sessions[0].capture)), [], {})
+    recorder.counts.loop_lags_us += engine.loop_lags_us  # type: ignore[operator]
     with contextlib.suppress(BrokenPipeError):
         busy = cpu_seconds / max(seconds, 1e-9)
         own, notes = dict(engine.own_requests), dict(engine.notes)

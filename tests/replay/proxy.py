@@ -147,8 +147,8 @@ def _sealed(batch: bytes | bytearray) -> bytes:
 
 # --- faults -----------------------------------------------------------------------------------------------------------
 
-AUDIT, ORDERS, PAY = "audit", "orders", "pay"
-"""Topics of the capture that faults are made for."""
+AUDIT, ORDERS, TURNS = "audit", "orders", "turns"
+"""Topics of the capture that faults are made for (`mixed_load`)."""
 
 
 def healthy(proxy: Proxy, exchange: Exchange) -> Change | None:
@@ -176,10 +176,27 @@ def twice(proxy: Proxy, exchange: Exchange) -> Change | None:
 
 def swap(proxy: Proxy, exchange: Exchange) -> Change | None:
     """The twentieth and the one behind it are exchanged."""
-    part = proxy.only(exchange, AUDIT)
+    return _swapped(proxy, exchange, AUDIT)
+
+
+def overtake(proxy: Proxy, exchange: Exchange) -> Change | None:
+    """Of a client that writes on two connections in turn, a batch is stored behind the next one, of the other."""
+    return _swapped(proxy, exchange, TURNS)
+
+
+def silent(proxy: Proxy, exchange: Exchange) -> Change | None:
+    """From the three hundredth request on nothing is answered."""
+    if proxy.nth("request") > 300:
+        exchange.send, exchange.delay = 0, 3600.0
+        exchange.answer_with = {}
+    return None
+
+
+def _swapped(proxy: Proxy, exchange: Exchange, topic: str) -> Change | None:
+    part = proxy.only(exchange, topic)
     if part is None:
         return None
-    number = proxy.nth("audit")
+    number = proxy.nth(topic)
     if number == 20:
         proxy.held.append(exchange.body)
         exchange.send, exchange.answer_with = 0, proxy.pretend(exchange)
@@ -383,6 +400,8 @@ FAULTS: Final[dict[str, Callable[[Proxy, Exchange], Change | None]]] = {
     "drop": drop,
     "twice": twice,
     "swap": swap,
+    "overtake": overtake,
+    "silent": silent,
     "storage-errors": storage_errors,
     "fetch-error": fetch_error,
     "heartbeat-error": _once(api_keys.HEARTBEAT, 15, lambda body: body, errors.UNKNOWN_MEMBER_ID),

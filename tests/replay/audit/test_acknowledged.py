@@ -32,6 +32,7 @@ def produce(
     right: int | None,
     *,
     second: int = 0,
+    answered: float | None = None,
     producer: int = -1,
     error: int = 0,
     connection: str = FIRST,
@@ -49,11 +50,15 @@ def produce(
     records = batch(*values, producer=producer)
     request = {"acks": -1, "topicData": [{"name": "orders", "partitionData": [{"index": 0, "records": records}]}]}
     captured = answer(left, time=appended)
-    return pair("Produce", 8, request, captured, answer(right, error), connection=connection, **at(second))
+    return pair("Produce", 8, request, captured, answer(right, error), connection=connection, **at(second, answered))
 
 
-def at(second: int) -> dict[str, Any]:
-    return {"request_time": datetime.datetime.fromtimestamp(1_700_000_000 + second, datetime.UTC)}
+def at(second: int, answered: float | None = None) -> dict[str, Any]:
+    start = datetime.datetime.fromtimestamp(1_700_000_000 + second, datetime.UTC)
+    return {
+        "request_time": start,
+        "response_end": None if answered is None else start + datetime.timedelta(seconds=answered - second),
+    }
 
 
 def audited(
@@ -148,6 +153,19 @@ def test_a_client_keeps_its_order_on_connections_that_follow_each_other() -> Non
     still_open = {("capture.pcap", FIRST): 1_700_000_009 * 10**6}
     assert audited(*some, log="ba", ends=ended) == row(2, moved=1)
     assert audited(*some, log="ba", ends=still_open) == row(2)
+
+
+def test_a_client_keeps_its_order_on_connections_that_it_uses_in_turn() -> None:
+    """Where it had the answer on one before it sent on the other. Else, and of another client, there is no order."""
+    open_until = {("capture.pcap", FIRST): 1_700_000_009 * 10**6}
+    first, other = produce("a", 0, 2, answered=1), produce("c", 2, 1, second=9)
+    second = produce("b", 1, 0, second=5, connection=SECOND)
+    assert audited(first, second, other, log="bca", ends=open_until) == row(3, moved=1)
+    assert audited(first, produce("b", 1, 3, second=5, connection=SECOND), log="..ab")["out_of_order"] == 0
+    late = produce("a", 0, 1, answered=6)
+    assert audited(late, second, log="ba", ends=open_until) == row(2)
+    stranger = produce("b", 1, 0, second=5, connection=SECOND.replace("10.0.0.1", "10.0.0.3"))
+    assert audited(produce("a", 0, 1, answered=1), stranger, log="ba") == row(2)
 
 
 def test_what_is_stored_otherwise_than_sent() -> None:

@@ -190,3 +190,74 @@ def test_slower_from_a_factor_on() -> None:
     right = [round(value * 1.4) for value in left]
     assert shift(left, right) is not None
     assert shift(left, right, share=0.5) is None
+
+
+def test_apis_that_take_like_times_longer_are_one_difference_too() -> None:
+    """A machine that gives each answer its turn 40 ms late, whatever the API takes."""
+    every = measured(Produce=1.0, Fetch=1.0, Metadata=1.0)
+    for number, (left, right) in enumerate(every.by_api.values()):
+        left[:] = array("q", (value // 20 >> 2 * number for value in left))
+        right[:] = array("q", (value + 40_000 + number for value in left))
+    assert texts_of(every) == ["slower 3 of 3 APIs alike, 40.0 ms more (own lag 40 ms)"]
+
+
+# --- the replayer's own event loop ---
+
+
+@pytest.mark.parametrize(("late_us", "slower", "expected"), [(0.0, {"Fetch"}, 0), (90_000.0, set(), 1)])
+def test_what_is_not_slower_than_the_replayer_itself_was_late(late_us: float, slower: set[str], expected: int) -> None:
+    every = measured(Produce=1.0, Fetch=2.5)
+    differences = list(every.judged(None, evidence="event loop late", late_us=late_us))
+    assert [each.rule for each in differences] == ["busy_replayer" if expected else None]
+    assert set(every.slower) == slower
+    assert ("event loop late" in differences[0].right) == bool(expected)
+
+
+def test_what_is_slower_than_that_stays_a_difference_beside_it() -> None:
+    every = measured(Produce=10.0, Fetch=2.5, Metadata=1.0)
+    rules = {each.rule: each.right for each in every.judged(None, late_us=90_000.0)}
+    assert rules.keys() == {None, "busy_replayer"}
+    assert rules["busy_replayer"].startswith("Fetch: ")
+    assert set(every.slower) == {"Produce"}
+
+
+# --- the slowest answers by themselves ---
+
+
+def delayed(each: int, by_us: int, count: int = 400) -> Latencies:
+    """Fetches of which each so many-th takes longer on the right, among other answers that do not."""
+    every = Latencies()
+    for number, api in enumerate(("Fetch", "Metadata")):
+        left, right = latencies(2, count, number, 0.2), latencies(2, count, 10 + number, 0.2)
+        if api == "Fetch":
+            right = [value + by_us * (at % each == 0) for at, value in enumerate(right)]
+        every.by_api[api] = array("q", left), array("q", right)
+        every._slowest[api] = 1, {"api_key": number, "api_version": 1}
+    return every
+
+
+def test_each_twentieth_answer_that_takes_longer_is_seen_in_the_tail() -> None:
+    every = delayed(20, 50_000)
+    (difference,) = every.judged(None)
+    assert (difference.rule, difference.left[:3], difference.right[:4]) == (None, "p98", "p98 ")
+    assert set(every.slower) == {"Fetch"}
+
+
+@pytest.mark.parametrize(
+    ("every", "busy"),
+    [
+        (delayed(100, 50_000), False),  # as rare as outliers are
+        (delayed(20, 4_000), False),  # by less than 5 ms
+        (delayed(20, 50_000, 190), False),  # too few
+        (delayed(20, 50_000), True),  # at full speed tails are the machine's
+    ],
+)
+def test_tails_that_say_nothing(every: Latencies, busy: bool) -> None:
+    assert list(every.judged(None, busy)) == []
+
+
+def test_a_tail_that_all_have_is_the_machine() -> None:
+    every = delayed(20, 50_000)
+    _, right = every.by_api["Metadata"]
+    right[:] = array("q", (value + 50_000 * (at % 20 == 0) for at, value in enumerate(right)))
+    assert list(every.judged(None)) == []

@@ -159,7 +159,7 @@ def test_a_client_that_had_several_connections_overtakes_none_that_had_ended(pro
     """The third connection goes on where the first one ended, not only the second, which is still in use."""
     first, second, third = (Captured(f"10.0.0.1:{port}-10.0.0.9:9092#1") for port in (1, 2, 3))
     first.add(0.0, api_keys.PRODUCE, 9, produced(batch(producer, 0)), produced_answer(0))
-    second.add(1.1, api_keys.PRODUCE, 9, produced(batch(producer, 3)), produced_answer(3))
+    second.add(1.1, api_keys.PRODUCE, 9, produced(batch(producer, 3)), produced_answer(3), took=0.2)
     third.add(1.2, api_keys.PRODUCE, 9, produced(batch(producer, 6)), produced_answer(6))
     second.add(2.0, api_keys.PRODUCE, 9, produced({1: batch(producer, 0)}), produced_answer({1: 3}))
     target = Target().on(api_keys.INIT_PRODUCER_ID, {"errorCode": 0, "producerId": 900, "producerEpoch": 0})
@@ -171,14 +171,34 @@ def test_a_client_that_had_several_connections_overtakes_none_that_had_ended(pro
     assert len({request.link for request in into}) == 3
     assert into[1].at >= into[0].at + 0.5
     assert into[2].at >= into[0].at + 0.5
-    assert abs(into[2].at - into[1].at) < 0.1  # these two were open at the same time
+    assert abs(into[2].at - into[1].at) < 0.1  # these two were on their way at the same time
+
+
+def test_a_client_that_writes_on_two_connections_in_turn_does_not_overtake_itself() -> None:
+    """Neither has ended; each was used when the other's answer was there. What was on its way then has no order."""
+    sides = Captured("10.0.0.1:1-10.0.0.9:9092#1"), Captured("10.0.0.1:2-10.0.0.9:9092#1")
+    for number in range(4):
+        sides[number % 2].add(0.1 * number, api_keys.PRODUCE, 9, produced(batch()), produced_answer(3 * number))
+    sides[0].add(0.401, api_keys.PRODUCE, 9, produced(batch()), produced_answer(12), took=0.2)
+    sides[1].add(0.402, api_keys.PRODUCE, 9, produced(batch()), produced_answer(15), took=0.2)
+    sides[0].add(0.7, api_keys.PRODUCE, 9, produced({1: batch()}), produced_answer({1: 0}))
+    answers = [produced_answer(3 * number) for number in range(6)]
+    target = Target().on(api_keys.PRODUCE, *answers, produced_answer({1: 0}), delay=0.5)
+
+    replayed(sides, target, topics={"orders": 2})
+
+    requests = target.requests(api_keys.PRODUCE)[:6]
+    assert [request.link == requests[0].link for request in requests[:4]] == [True, False, True, False]
+    moments = [request.at - requests[0].at for request in requests]
+    assert moments == pytest.approx([0.0, 0.5, 1.0, 1.5, 2.0, 2.0], abs=0.1)
 
 
 @pytest.mark.parametrize(("partition", "client", "last"), [(1, "client", 0.1), (0, "other", 2.0), (0, "client", 2.0)])
 def test_what_has_no_order_does_not_wait(partition: int, client: str, last: float) -> None:
-    """Another partition, or a connection that was still in use."""
+    """Another partition, another client, or one whose answer was not there yet."""
     first, second = Captured("10.0.0.1:1-10.0.0.9:9092#1"), Captured("10.0.0.1:2-10.0.0.9:9092#1")
-    first.add(0.0, api_keys.PRODUCE, 9, produced(batch()), produced_answer(0))
+    took = 1.5 if (partition, client) == (0, "client") else 0.05
+    first.add(0.0, api_keys.PRODUCE, 9, produced(batch()), produced_answer(0), took=took)
     first.add(last, api_keys.PRODUCE, 9, produced(batch()), produced_answer(3))
     records = {partition: batch()}
     second.add(1.0, api_keys.PRODUCE, 9, produced(records), produced_answer({partition: 6}), client_id=client)
