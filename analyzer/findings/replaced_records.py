@@ -33,9 +33,9 @@ _IDENTITY: Final = ("producer_id", "producer_epoch", "base_sequence", "first_tim
     "some with it. Nothing that acks=all promised is lost.",
     suppressed_when="The high watermark had passed the offset, or a client had read it there (log-truncated); the "
     "batch was compacted; the topic was made anew.",
-    advice="Nothing, where its producer was refused and sent it again. Where it was answered that it was written (acks=1), "
-    "the records are lost: acks=all. After an incident: these are the records that one broker's log had there; kwire "
-    "story --topic T --partition P --offset N has both batches.",
+    advice="Nothing, where its producer was refused and sent it again. Where it was answered that it was written "
+    "(acks=1), the records are lost: acks=all. After an incident: these are the records that one broker's log had "
+    "there; kwire story --topic T --partition P --offset N has both batches.",
     evidence="cluster-kraft-3.9 (a leader is killed); forged: a follower's batch below and at the high watermark",
 )
 def replaced_uncommitted(capture: CaptureFrame, at: Limits) -> Iterator[Match]:

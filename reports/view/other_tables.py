@@ -29,6 +29,10 @@ def window(tables: Tables, name: str, sort: str, start: int, count: int) -> dict
         raise BadRequestError(f"name={name[:40]}: unknown table", f"one of {', '.join(FILTERS)}")
     rows = tables.other(name)
     plain = [column for column in contract.TABLES[name] if not pa.types.is_nested(column.type)]
+    for column, value in COMPUTED.get(name, ()):
+        plain.append(column)
+        for row in rows:
+            row.setdefault(column.name, value(row))
     by = sort.removeprefix("-")
     if sort and by not in {column.name for column in plain}:
         raise BadRequestError(f"sort={sort[:40]}: no column of {name}")
@@ -85,12 +89,37 @@ def _between(row: dict[str, Any]) -> str:
     )
 
 
+def _duration(row: dict[str, Any], since: str, until: str) -> int | None:
+    return None if row[since] is None or row[until] is None else row[until] - row[since]
+
+
+COMPUTED: Final[dict[str, tuple[tuple[contract.Column, Callable[[dict[str, Any]], Any]], ...]]] = {
+    "journeys": (
+        (
+            contract.Column("waited_us", pa.int64(), "From the first record's own time to `sent`: in the producer."),
+            lambda row: _duration(row, "created", "sent"),
+        ),
+        (
+            contract.Column("acked_us", pa.int64(), "From `received` to `acked`: at the broker and its followers."),
+            lambda row: _duration(row, "received", "acked"),
+        ),
+        (
+            contract.Column("total_us", pa.int64(), "From `sent` to `fetched`."),
+            lambda row: _duration(row, "sent", "fetched"),
+        ),
+    )
+}
+"""Columns of tables that are shown, but not stored, and how each is computed from a row."""
+
 FILTERS: Final[dict[str, Callable[[dict[str, Any]], str]]] = {
     "connections": lambda row: _equal("connection", row["connection"]),
     "clients": lambda row: f"{_equal('client_id', row['client_id'])} and {_equal('client_ip', row['client_ip'])}",
     "groups": lambda row: _equal("group", row["group_id"]),
     "rebalances": lambda row: _equal("group", row["group_id"]) + _between(row),
     "transactions": lambda row: _equal("transactional_id", row["transactional_id"]) + _between(row),
+    "journeys": lambda row: (
+        f"{_equal('connection', row['produced']['connection'])} and exchange == {row['produced']['exchange']}"
+    ),
 }
 """Tables that are shown, and the filter that chooses the exchanges of a row."""
 

@@ -7,7 +7,7 @@ import { say } from "./rows.js";
 import { joined, printable } from "./text.js";
 import { Timeline } from "./timeline.js";
 
-const NAMES = ["", "records", "frames", "pairs", "connections", "clients", "groups", "rebalances", "transactions", "questions", "ladder", "timeline"];
+const NAMES = ["", "records", "frames", "pairs", "connections", "clients", "groups", "rebalances", "transactions", "journeys", "questions", "ladder", "timeline"];
 /** The first one: exchanges. */
 
 const DRAWN = ["ladder", "timeline"];

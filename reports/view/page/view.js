@@ -574,7 +574,7 @@ listen(
     { keys: ["i"], shown: "i", about: "findings", does: () => toggle("findings") },
     { keys: ["n"], shown: "n", about: "the next exchange that shows a finding", does: () => evidence(1) },
     { keys: ["p"], shown: "p", about: "the previous one", does: () => evidence(-1) },
-    { keys: ["o"], shown: "o, O", about: "the next list: records, frames, connections, clients, groups, rebalances, transactions, questions in SQL; and back", does: () => tabs.next(1) },
+    { keys: ["o"], shown: "o, O", about: "the next list: records, frames, connections, clients, groups, rebalances, transactions, journeys, questions in SQL; and back", does: () => tabs.next(1) },
     { keys: ["O"], shown: "", about: "", does: () => tabs.next(-1) },
     { keys: ["l"], shown: "l", about: "ladder: requests and responses; w and s: earlier and later exchanges; Backspace: all of them as bands", does: () => tabs.turn("ladder") },
     { keys: ["t"], shown: "t", about: "timeline: connections, groups, transactions; w s a d: zoom in, zoom out, earlier, later", does: () => tabs.turn("timeline") },

@@ -6,6 +6,7 @@ Proves: reports/view/notes, others, naming
 from __future__ import annotations
 
 import contextlib
+import datetime
 import json
 import stat
 from pathlib import Path
@@ -93,7 +94,7 @@ def test_notes_that_cannot_be_kept_are_told(tmp_path: Path) -> None:
         Notes(tmp_path / "file" / "notes.json").store(b'{"marks": {}, "rules": []}')
 
 
-@pytest.mark.parametrize("name", ["connections", "clients", "groups", "transactions", "rebalances"])
+@pytest.mark.parametrize("name", ["connections", "clients", "groups", "transactions", "rebalances", "journeys"])
 def test_other_tables_have_their_rows_and_filters_that_hold(txn: Asking, name: str) -> None:
     rows = getattr(analyzer.analyze(TXN), name).to_pylist()
     answer = txn("table", name=name, count=1000)
@@ -110,6 +111,15 @@ def test_other_tables_have_their_rows_and_filters_that_hold(txn: Asking, name: s
         assert totals == answer["columns"]["requests"]
         requests = txn("table", name=name, sort="requests", start=1, count=3)["columns"]["requests"]
         assert requests == sorted(totals, reverse=True)[1:4]
+
+
+def test_journeys_are_shown_with_how_long_they_took_and_lead_to_their_produce(txn: Asking) -> None:
+    rows = analyzer.analyze(TXN).journeys.to_pylist()
+    answer = txn("table", name="journeys", sort="total_us", count=1000)
+    took = [(row["fetched"] - row["sent"]) // datetime.timedelta(microseconds=1) for row in rows if row["fetched"]]
+    assert answer["columns"]["total_us"][: len(took)] == sorted(took, reverse=True)
+    [exchange] = txn("rows", filter=answer["filters"][0], count=1)["columns"]["api"]
+    assert exchange == "Produce"
 
 
 def test_rows_of_several_captures_lead_to_the_exchanges_of_their_own(points: Asking) -> None:
