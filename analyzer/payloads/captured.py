@@ -11,12 +11,12 @@ is kept has a bound.
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from io import BufferedReader
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -33,6 +33,7 @@ _MARKERS: Final = (b"/schemas/ids/", b"/schemas/guids/", b"/subjects/")
 """What requests to a registry have in their first line."""
 _REQUEST: Final = re.compile(rb"(GET|POST) (\S{1,4000}) HTTP/1\.[01]$")
 _STATUS: Final = re.compile(rb"HTTP/1\.[01] (\d{3})\b")
+_BLOCK_BYTES: Final = 4 << 20
 _MOST_BYTES: Final = 64 << 20
 _MOST_CONNECTIONS: Final = 4_096
 _MOST_HEADERS: Final = 64 << 10
@@ -83,13 +84,25 @@ def may_have_any(point: CapturePoint, compressed: bool) -> bool:
             with open(place, "rb") as file:
                 if is_compressed(file.read(4)):
                     is_unknown = True
-                elif os.path.getsize(place):
-                    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                        if any(content.find(marker) >= 0 for marker in _MARKERS):
-                            return True
+                elif _has_marker(file):
+                    return True
         except (OSError, ValueError):
             continue  # what is wrong with a file, reading it says
     return is_unknown and compressed
+
+
+def _has_marker(file: BufferedReader) -> bool:
+    """Return whether any marker stands in a file. It is read in blocks, not mapped: a mapped file that another process
+    cuts off ends this one (SIGBUS)."""
+    overlap = max(map(len, _MARKERS)) - 1
+    block = bytearray(overlap + _BLOCK_BYTES)
+    view = memoryview(block)
+    file.seek(0)
+    while size := file.readinto(view[overlap:]):
+        if any(block.find(marker, 0, overlap + size) >= 0 for marker in _MARKERS):
+            return True
+        block[:overlap] = block[size : overlap + size]
+    return False
 
 
 def read_schemas(point: CapturePoint) -> CapturedSchemas:

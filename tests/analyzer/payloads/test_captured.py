@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kwire import analyze
+from kwire.analyzer.payloads import captured
 from kwire.analyzer.payloads.captured import CapturedSource, may_have_any, read_schemas
 from kwire.captures.files import CapturePoint
 from tests.analyzer.forging import answering, asking, produce, produce_answer
@@ -129,6 +130,17 @@ def test_a_capture_without_a_registry_is_not_read_for_one(tmp_path: Path) -> Non
     assert not may_have_any(CapturePoint("c", (str(compressed),)), compressed=False)
     assert not may_have_any(CapturePoint("-", ("-",)), compressed=True)
     assert set(analyze(path, records="full", meaning=False).records["value_format"].to_pylist()) == {None}
+
+
+@pytest.mark.parametrize("at", range(40))
+def test_a_request_is_found_wherever_blocks_of_a_file_end(
+    at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(captured, "_BLOCK_BYTES", 16)
+    (tmp_path / "c").write_bytes(b"x" * at + b"/schemas/ids/" + b"x" * 7)
+    assert may_have_any(CapturePoint("c", (str(tmp_path / "c"),)), compressed=False)
+    (tmp_path / "c").write_bytes(b"x" * at + b"/schemas/ids" + b"x" * 27)
+    assert not may_have_any(CapturePoint("c", (str(tmp_path / "c"),)), compressed=False)
 
 
 @pytest.mark.parametrize(
