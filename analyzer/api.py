@@ -36,7 +36,7 @@ from kwire.analyzer.frame import cells
 from kwire.analyzer.frame.arrow import distinct, plain
 from kwire.analyzer.messages.exchange import Exchange
 from kwire.analyzer.messages.raw_messages import HeldMessages
-from kwire.analyzer.payloads.options import PayloadOptions
+from kwire.analyzer.payloads.options import PayloadOptions, of_point
 from kwire.analyzer.pipeline.drive import Sink, drive
 from kwire.analyzer.pipeline.points import (
     BATCHES,
@@ -55,7 +55,7 @@ from kwire.analyzer.pipeline.points import (
 )
 from kwire.analyzer.pipeline.read_options import ReadOptions
 from kwire.analyzer.pipeline.selection import chosen
-from kwire.analyzer.protocol.embedded import GroupProtocols
+from kwire.analyzer.protocol.embedded import GroupProtocols, PayloadReader
 from kwire.analyzer.records.log_names import LogPoint
 from kwire.analyzer.records.log_reader import log_points
 from kwire.captures.files import CapturePoint, capture_points
@@ -294,12 +294,14 @@ def decoded(
     notes: list[str] | None = None,
     progress: Progress | None = None,
     stdin: BinaryIO | None = None,
+    payloads: PayloadOptions | None = None,
 ) -> Iterator[Exchange]:
-    """`exchanges`, with how to read as an object."""
+    """`exchanges`, with how to read as an object. `payloads`: decode keys and values in trees."""
     wanted = parsed(filter)
     only = None if bodies is True else frozenset(bodies or ())
     for one_by_one in _points(captures, how, wanted, only, notes, stdin):
         one_by_one.partitions = partitions
+        one_by_one.decode_payloads(payloads)
         yield from one_by_one.exchanges(ordered, progress)
 
 
@@ -385,6 +387,12 @@ class _PointExchanges:
         self._ended = EndedConnections()
         self._ahead = NamesAhead(self._topics, point, engine.settings)
         self._start: datetime.datetime | None = None
+        self._payloads: PayloadReader | None = None
+
+    def decode_payloads(self, options: PayloadOptions | None) -> None:
+        """Decode keys and values in trees of exchanges. Raises UsageError, CaptureError."""
+        options = None if options is None else of_point(options, self._point)
+        self._payloads = None if options is None else options.trees()
 
     def notes(self) -> list[str]:
         """All has been read: what the user should know."""
@@ -452,6 +460,7 @@ class _PointExchanges:
                 self._ahead.resolve(row)
                 first, connection, request_index, answered = next(keys)
                 exchange = Exchange(row, *self._messages.pop(connection, request_index, answered), start, look_up)
+                exchange.payloads = self._payloads
                 if parts is not None and ends[at] < ends[at + 1]:
                     exchange.partitions = parts.slice(ends[at], ends[at + 1] - ends[at]).to_pylist()
                 yield first, names.serials[connection], exchange

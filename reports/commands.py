@@ -73,6 +73,7 @@ def _datasets(options: ReportOptions, stack: contextlib.ExitStack) -> list[str]:
     """The datasets to report on; captures are analysed into one that goes when `stack` does."""
     from kwire.analyzer.cli import commands
     from kwire.analyzer.dataset import dataset
+    from kwire.analyzer.payloads.options import check_captures
 
     datasets = [source for source in options.sources if dataset.is_dataset(source)]
     captures = [source for source in options.sources if source not in datasets]
@@ -85,6 +86,7 @@ def _datasets(options: ReportOptions, stack: contextlib.ExitStack) -> list[str]:
             )
         if options.keylog:
             raise UsageError("--keylog goes with a CAPTURE", "kwire analyze --keylog makes a DATASET")
+        check_captures(options)
         return datasets
 
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="kwire-report-"))

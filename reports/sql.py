@@ -11,12 +11,13 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import IO, TYPE_CHECKING
 
 from kwire.analyzer.common import output_file
 from kwire.analyzer.common.errors import UsageError
+from kwire.analyzer.payloads.options import PayloadOptions, check_captures
 from kwire.captures.cache import cache_root
 from kwire.captures.errors import KwireError
 from kwire.reports import output, own_views, relations, zones
@@ -91,7 +92,9 @@ def _ask(options: SqlOptions, form: str) -> int:
         _check(options, options.query, stored)
     if stored and options.keylog:
         raise UsageError("--keylog goes with a CAPTURE", "kwire analyze --keylog makes a DATASET")
-    with _dataset(options.dataset, stored, options.keylog) as dataset:
+    if stored:
+        check_captures(options)
+    with _dataset(options, stored) as dataset:
         from kwire.reports import catalog, engines
 
         notes = partial(unkept, dataset if stored else None, dataset)
@@ -127,16 +130,25 @@ def _check(options: SqlOptions, query: str, stored: bool) -> None:
 
 
 @contextlib.contextmanager
-def _dataset(path: str, stored: bool, keylogs: Sequence[str] = ()) -> Iterator[str]:
+def _dataset(options: SqlOptions, stored: bool) -> Iterator[str]:
     """A dataset; a capture is analysed into one that is gone afterwards."""
     from kwire.analyzer import api
 
     if stored:
-        yield path
+        yield options.dataset
         return
+    payloads = PayloadOptions.from_arguments(options)
     with tempfile.TemporaryDirectory(prefix="kwire-sql-") as folder:
         written = os.path.join(folder, "dataset")
-        api.analyze(path, written, keylogs=keylogs)
+        api.analyze(
+            options.dataset,
+            written,
+            keylogs=options.keylog,
+            records="batches" if payloads is None else "full",
+            schemas=options.schemas,
+            registry=options.registry,
+            payloads=options.payloads,
+        )
         yield written
 
 

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from kwire.analyzer.options.analyze import AnalyzeOptions
     from kwire.analyzer.options.common import ReadArguments
     from kwire.analyzer.options.show import ShowOptions
-    from kwire.analyzer.payloads.options import PayloadOptions
     from kwire.analyzer.pipeline.points import Progress
     from kwire.captures.kernels import Compiling
 
@@ -215,17 +214,19 @@ def dataset_of(
     keep_bytes: bool = False,
     progress: Progress | None = None,
     seen: Callable[[str, Table], None] | None = None,
-    payloads: PayloadOptions | None = None,
 ) -> None:
-    """Analyse the captures that a command was given in place of a dataset; `options`: those of reading; `keep_bytes`:
-    with the table `messages`; `progress`: who is told how far it is, in place of a bar; `seen`: who gets the rows;
-    `payloads`: how keys and values are decoded."""
+    """Analyse the captures that a command was given in place of a dataset; `options`: those of reading, and of keys and
+    values where the command has such; `keep_bytes`: with the table `messages`; `progress`: who is told how far it is,
+    in place of a bar; `seen`: who gets the rows."""
     announce_compilation()
     from kwire.analyzer import api
+    from kwire.analyzer.options.common import PayloadArguments
+    from kwire.analyzer.payloads.options import PayloadOptions
     from kwire.analyzer.pipeline.points import AnalysisOptions
     from kwire.analyzer.pipeline.read_options import ReadOptions
     from kwire.analyzer.records.arrow_tables import BATCHES, FULL
 
+    payloads = PayloadOptions.from_arguments(options) if isinstance(options, PayloadArguments) else None
     records = BATCHES if payloads is None else FULL
     with _progress() if progress is None else contextlib.nullcontext(progress) as report:
         result = api.decode(
@@ -263,8 +264,8 @@ def show(options: ShowOptions) -> int:
         if getattr(options, name) is not None and not (options.tree or options.json):
             raise UsageError(f"--{name} goes with --tree and --json", "it is about one message seen whole")
     for name in ("schemas", "registry", "payloads"):
-        if getattr(options, name) and not options.records:
-            raise UsageError(f"--{name} goes with --records", "keys and values are shown by it")
+        if getattr(options, name) and not (options.records or options.tree):
+            raise UsageError(f"--{name} goes with --records and --tree", "keys and values are shown by them")
     if options.format is not None and not options.records:
         raise UsageError("--format goes with --records", "add --records, or leave out --format")
     announce_compilation()
@@ -289,6 +290,7 @@ def show(options: ShowOptions) -> int:
     from kwire.analyzer import api
     from kwire.analyzer.cli import count_by
     from kwire.analyzer.cli.details import WITH_BODIES
+    from kwire.analyzer.payloads.options import PayloadOptions
     from kwire.analyzer.pipeline.read_options import ReadOptions
 
     _check_form(options)
@@ -319,6 +321,7 @@ def show(options: ShowOptions) -> int:
             partitions=not (options.json or fields),
             notes=notes,
             stdin=sys.stdin.buffer,
+            payloads=PayloadOptions.from_arguments(options),
         )
         if options.follow is not None:
             exchanges = (exchange for exchange in exchanges if exchange.row["connection"] == options.follow)

@@ -35,7 +35,7 @@ from kwire.analyzer.findings.query import SEVERITIES, Query
 from kwire.analyzer.findings.rules import POLICIES, RULES
 from kwire.analyzer.frame.parquet import RowGroups, StoredFrame
 from kwire.analyzer.options.commands import loaded
-from kwire.analyzer.payloads.options import PayloadOptions
+from kwire.analyzer.payloads.options import check_captures
 
 if TYPE_CHECKING:
     from kwire.analyzer.options.questions import FindingsOptions
@@ -221,17 +221,13 @@ def _datasets(options: FindingsOptions, stack: contextlib.ExitStack) -> Iterator
         raise UsageError("--port and --rotated go with a CAPTURE", "kwire analyze makes a DATASET")
     if not captures and options.keylog:
         raise UsageError("--keylog goes with a CAPTURE", "kwire analyze --keylog makes a DATASET")
-    payloads = PayloadOptions.of(options.schemas, options.registry, options.payloads)
-    if not captures and payloads is not None:
-        raise UsageError(
-            "--schemas, --registry and --payloads go with a CAPTURE",
-            "keys and values of a DATASET were decoded when it was made: kwire analyze has these options",
-        )
+    if not captures:
+        check_captures(options)
     yield from opened
     if captures:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="kwire-findings-"))
         path = os.path.join(folder, "dataset")
-        dataset_of(captures, path, options, payloads=payloads)
+        dataset_of(captures, path, options)
         yield open_dataset(path)
 
 

@@ -139,7 +139,7 @@ def _key(row: Row) -> str:
     return bytes_text(row["key"], row["key_bytes"])
 
 
-def _decoded(row: Row, side: str) -> str:
+def decoded_text(row: Row, side: str) -> str:
     """A key or value as JSON where it was decoded, but for text, which is that already."""
     decoded = row.get(f"{side}_json")
     if decoded is None or row[f"{side}_format"] == "text":
@@ -149,7 +149,7 @@ def _decoded(row: Row, side: str) -> str:
 
 def _line(row: Row) -> str:
     cells = [row["timestamp"], row["topic"], row["partition"], row["offset"]]
-    cells += [_decoded(row, "key"), _decoded(row, "value")]
+    cells += [decoded_text(row, "key"), decoded_text(row, "value")]
     if row.get("undecodable") is not None:
         cells.append(f"! {text.printable(row['undecodable'])}")
     return "\t".join(map(text.cell, cells)) + "\n"

@@ -17,7 +17,7 @@ from kwire.analyzer.bulk.rows import Message
 from kwire.analyzer.common.times import rfc3339
 from kwire.analyzer.protocol import api_keys, embedded, tree
 from kwire.analyzer.protocol.budget import BYTES, FIELDS, PAGE, Budget
-from kwire.analyzer.protocol.embedded import GroupFacts, GroupProtocols, Opened
+from kwire.analyzer.protocol.embedded import GroupFacts, GroupProtocols, Opened, PayloadReader
 from kwire.analyzer.protocol.schema import REQUEST, RESPONSE
 
 
@@ -26,7 +26,7 @@ class Exchange:
     """One exchange: `row` has the columns of the table `exchanges`, also reachable as attributes (`exchange.api`);
     `request` and `response` are the decoded bodies in Kafka's JSON names, None where not decoded or not seen.
     `capture_start` is the time of the capture's first packet; `partitions`: its rows of that table, where they were
-    asked for."""
+    asked for; `payloads` reads keys and values of records for trees."""
 
     row: dict[str, Any]
     request_message: Message | None = field(default=None, repr=False)
@@ -36,6 +36,7 @@ class Exchange:
     partitions: list[dict[str, Any]] = field(default_factory=list, repr=False)
     _bodies: dict[str, Any] = field(default_factory=dict, repr=False)
     _group: GroupFacts = field(default_factory=dict, repr=False)
+    payloads: PayloadReader | None = field(default=None, repr=False)
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -106,7 +107,7 @@ class Exchange:
             return embedded.in_message(decoded, self._request_fields(side), self._group)
         from kwire.analyzer.records import record_trees as record_tree
 
-        openers = record_tree.openers(*key, self._topic_name, nodes=nodes, budget=budget)
+        openers = record_tree.openers(*key, self._topic_name, nodes=nodes, budget=budget, payloads=self.payloads)
         return embedded.nested(decoded.nodes, openers, {})
 
     def learn_group(self, groups: GroupProtocols) -> None:

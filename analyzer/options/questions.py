@@ -20,7 +20,7 @@ from kwire.analyzer.options.declare import argument, flag, option, repeated
 
 
 @dataclass(frozen=True, kw_only=True)
-class SqlOptions(EngineOptions, ViewsOptions, KeylogOptions, CommandOptions):
+class SqlOptions(PayloadArguments, EngineOptions, ViewsOptions, KeylogOptions, CommandOptions):
     """Options of `kwire sql`."""
 
     examples: ClassVar[tuple[tuple[str, str], ...]] = (
@@ -43,7 +43,7 @@ class SqlOptions(EngineOptions, ViewsOptions, KeylogOptions, CommandOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportOptions(ReadArguments, EngineOptions, ViewsOptions, CommandOptions):
+class ReportOptions(PayloadArguments, ReadArguments, EngineOptions, ViewsOptions, CommandOptions):
     """Options of `kwire report`."""
 
     examples: ClassVar[tuple[tuple[str, str], ...]] = (
@@ -110,7 +110,7 @@ class FindingsOptions(PayloadArguments, ReadArguments, CommandOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StoryOptions(ReadArguments, CommandOptions):
+class StoryOptions(PayloadArguments, ReadArguments, CommandOptions):
     """Options of `kwire story`."""
 
     examples: ClassVar[tuple[tuple[str, str], ...]] = (
@@ -180,7 +180,7 @@ class CompareOptions(ReadArguments, CommandOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ViewOptions(ReadArguments, ViewsOptions, CommandOptions):
+class ViewOptions(PayloadArguments, ReadArguments, ViewsOptions, CommandOptions):
     """Options of `kwire view`. `judge`: tells how a RUN's exchanges differ from the captured ones."""
 
     examples: ClassVar[tuple[tuple[str, str], ...]] = (

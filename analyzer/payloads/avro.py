@@ -342,4 +342,6 @@ class _Reader:
 
 def _shown(value: Any) -> Any:
     """Return a value as a node shows it."""
-    return value if isinstance(value, str | int | float | bool) or value is None else json_text.dump(value).decode()
+    if isinstance(value, str | int | float | bool) or value is None:
+        return value
+    return json_text.dump(value).decode().strip('"')

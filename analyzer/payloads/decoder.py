@@ -9,14 +9,16 @@ JSON, text and MessagePack, which name themselves. Bytes that are none of these 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from kwire.analyzer.payloads import json_text, messagepack
 from kwire.analyzer.payloads.framing import CONFLUENT, SchemaReference, frame_of
 from kwire.analyzer.payloads.limits import PayloadLimits, UndecodableError, size_reason
-from kwire.analyzer.payloads.schemas import JSON_SCHEMA, PROTOBUF, Schemas, Unreadable
+from kwire.analyzer.payloads.schemas import AVRO, JSON_SCHEMA, PROTOBUF, Codec, Schemas, Unreadable
 from kwire.analyzer.payloads.text import text_of
+from kwire.analyzer.protocol.tree import Node
 
 KEY, VALUE = "key", "value"
 JSON, TEXT, MESSAGEPACK = "json", "text", "messagepack"
@@ -70,9 +72,7 @@ class PayloadDecoder:
             return payload
         reason = None
         if topic is not None:
-            codec = self.schemas.by_subject(f"{topic}-{side}")
-            if codec is None and side == VALUE:
-                codec = self.schemas.by_subject(topic)
+            codec = self._of_topic(topic, side)
             if codec is not None and not isinstance(codec, Unreadable):
                 try:
                     return Payload(codec.format, None, codec.decode(data), None)
@@ -81,6 +81,29 @@ class PayloadDecoder:
             elif codec is not None:
                 reason = codec.reason
         return self._unframed(data, reason)
+
+    def nodes(
+        self, data: bytes, topic: str, side: str, headers: Mapping[str, bytes] = NO_HEADERS
+    ) -> tuple[tuple[Node, ...] | None, SchemaReference | None]:
+        """Return the nodes of a key or value that `decode` decodes, None for formats whose fields have no bytes of
+        their own, and its frame, if it has one. Raises UndecodableError."""
+        frame = frame_of(data, side, headers, self._limits)
+        if frame is not None:
+            codec = self.schemas.by_id(frame.schema_id)
+            if not isinstance(codec, Unreadable):
+                if codec.format == PROTOBUF:
+                    return codec.nodes(frame.data, frame.start, frame.message, frame.registry == CONFLUENT), frame
+                return codec.nodes(frame.data, frame.start) if codec.format == AVRO else None, frame
+        codec = self._of_topic(topic, side)
+        if codec is not None and not isinstance(codec, Unreadable) and codec.format in (AVRO, PROTOBUF):
+            with contextlib.suppress(UndecodableError):  # it names itself
+                return codec.nodes(data), None
+        return None, None
+
+    def _of_topic(self, topic: str, side: str) -> Codec | Unreadable | None:
+        """Return the codec of a topic whose keys or values name no schema."""
+        codec = self.schemas.by_subject(f"{topic}-{side}")
+        return self.schemas.by_subject(topic) if codec is None and side == VALUE else codec
 
     def _framed(self, frame: SchemaReference) -> Payload | None:
         """Return the payload of a frame; None where the bytes are more likely no frame."""

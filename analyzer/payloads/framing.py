@@ -19,6 +19,8 @@ from kwire.analyzer.payloads.limits import PayloadLimits, UndecodableError, size
 
 CONFLUENT, APICURIO, GLUE = "confluent", "apicurio", "glue"
 
+FRAMING: Final = "framing"
+"""Type of a tree's node for what stands before a payload."""
 _GLUE_VERSION: Final = 3
 _GLUE_PLAIN, _GLUE_ZLIB = 0, 5
 _GLUE_HEADER: Final = 18

@@ -16,8 +16,11 @@ from kwire.analyzer.payloads.limits import PayloadLimits
 from kwire.captures.extras import install
 
 if TYPE_CHECKING:
+    from kwire.analyzer.options.common import PayloadArguments
     from kwire.analyzer.payloads.captured import CapturedSchemas
     from kwire.analyzer.payloads.decoder import PayloadDecoder
+    from kwire.analyzer.payloads.schemas import Schema
+    from kwire.analyzer.payloads.trees import PayloadTrees
     from kwire.captures.files import CapturePoint
 
 _PACKAGES = ("fastavro", "google.protobuf", "orjson")
@@ -30,13 +33,20 @@ class PayloadOptions:
     schemas   a folder with schemas
     registry  URL of a schema registry
     captured  schemas from the registry traffic of the capture point
+    stored    schemas of a dataset
     limits    what one may become
     """
 
     schemas: str | None = None
     registry: str | None = None
     captured: CapturedSchemas | None = None
+    stored: tuple[Schema, ...] = ()
     limits: PayloadLimits = field(default_factory=PayloadLimits)
+
+    @classmethod
+    def from_arguments(cls, options: PayloadArguments) -> PayloadOptions | None:
+        """Return the options of a command if any was given, else None."""
+        return cls.of(options.schemas, options.registry, options.payloads)
 
     @classmethod
     def of(cls, schemas: str | None, registry: str | None, payloads: bool) -> PayloadOptions | None:
@@ -67,7 +77,18 @@ class PayloadOptions:
             from kwire.analyzer.payloads.registry import SchemaRegistry
 
             sources.append(SchemaRegistry(self.registry, self.limits))
+        if self.stored:
+            from kwire.analyzer.payloads.stored import StoredSource
+
+            sources.append(StoredSource(self.stored))
         return PayloadDecoder(Schemas(sources, self.limits), self.limits)
+
+    def trees(self) -> PayloadTrees:
+        """Make what reads keys and values for trees. Raises UsageError."""
+        decoder = self.decoder()
+        from kwire.analyzer.payloads.trees import PayloadTrees
+
+        return PayloadTrees(decoder, self.limits)
 
 
 def of_point(options: PayloadOptions | None, point: CapturePoint) -> PayloadOptions | None:
@@ -83,6 +104,15 @@ def of_point(options: PayloadOptions | None, point: CapturePoint) -> PayloadOpti
     if not captured.by_id:
         return options
     return dataclasses.replace(options or PayloadOptions(), captured=captured)
+
+
+def check_captures(options: PayloadArguments) -> None:
+    """Raise UsageError for options about payloads where only datasets are read."""
+    if PayloadOptions.from_arguments(options) is not None:
+        raise UsageError(
+            "--schemas, --registry and --payloads go with a CAPTURE",
+            "keys and values of a DATASET were decoded when it was made: kwire analyze has these options",
+        )
 
 
 def is_installed() -> bool:

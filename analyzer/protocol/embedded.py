@@ -97,6 +97,13 @@ class Opened(Protocol):
     def listed(self, path: str) -> list[dict[str, Any]]: ...
 
 
+class PayloadReader(Protocol):
+    """Reads keys and values of records whose topics are not Kafka's own."""
+
+    def __call__(self, data: bytes, topic: str, side: str, headers: Mapping[str, bytes]) -> Embedded | None:
+        """Return what a key or value (`side`) is; None: text, or bytes of no known format."""
+
+
 AnyOpened = TypeVar("AnyOpened", bound=Opened)
 _Opener = Callable[[bytes, GroupFacts], Embedded]
 

@@ -10,7 +10,7 @@ their spans are empty; secrets are lengths.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast, overload
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from kwire.analyzer.protocol import embedded
 from kwire.analyzer.protocol.budget import Budget
-from kwire.analyzer.protocol.embedded import Embedded, GroupFacts, Record
+from kwire.analyzer.protocol.embedded import Embedded, GroupFacts, PayloadReader, Record
 from kwire.analyzer.protocol.layouts import as_buffer
 from kwire.analyzer.protocol.schema import REQUEST, TOPICS
 from kwire.analyzer.protocol.tree import REDACTED, Node, decode_request, decode_response
@@ -37,6 +37,9 @@ BATCHES_AT_ONCE: Final = 8
 
 LOOKS: Final = 1024
 """Records that become nodes between two looks at the clock: some 20 ms."""
+
+PAYLOAD: Final = "payload"
+"""Type of a record whose key or value a `PayloadReader` has read."""
 
 SHOWN_CHARACTERS: Final = 200
 """Of a key, a value or a header; the bytes are in the message."""
@@ -105,11 +108,13 @@ def openers(
     *,
     nodes: bool = True,
     budget: Budget | None = None,
+    payloads: PayloadReader | None = None,
 ) -> dict[str, Callable[[bytes, GroupFacts], RecordSet]]:
     """Return functions that open the records fields of an API and direction, for `embedded.nested`.
 
     topic_name   the name for a topic's name or id
     budget       of all the message's fields
+    payloads     reads keys and values
     """
     path, topics = embedded.RECORD_FIELDS[api_key, direction]
     budget = budget or Budget()
@@ -117,15 +122,23 @@ def openers(
     def opener(data: bytes, fields: GroupFacts) -> RecordSet:
         named = next((fields[topic] for topic in topics if fields.get(topic)), "")
         topic = CLUSTER_METADATA if named == CLUSTER_METADATA_ID else topic_name(named)
-        return record_set(data, topic, nodes=nodes, budget=budget)
+        return record_set(data, topic, nodes=nodes, budget=budget, payloads=payloads)
 
     return {path: opener}
 
 
-def record_set(data: bytes | memoryview, topic: str, *, nodes: bool = True, budget: Budget | None = None) -> RecordSet:
+def record_set(
+    data: bytes | memoryview,
+    topic: str,
+    *,
+    nodes: bool = True,
+    budget: Budget | None = None,
+    payloads: PayloadReader | None = None,
+) -> RecordSet:
     """Open the record set of a topic. `nodes=False`: only the records that have a format of their own. `budget`: that
-    of the message."""
+    of the message. `payloads`: reads keys and values."""
     budget = budget or Budget()
+    reader = None if payloads is None else _Payloads(payloads, topic, budget)
     heap = as_buffer(data)
     batches = b.batches(heap, np.zeros(1, np.int64), np.full(1, len(data), np.int64))
     magics = batches.table[b.B_MAGIC].tolist()
@@ -159,7 +172,9 @@ def record_set(data: bytes | memoryview, topic: str, *, nodes: bool = True, budg
             own = [next(headers) for _ in range(row[r.R_HEADERS])]
             if nodes:
                 name, secrets = f"[{len(children[batch])}]", topic == CLUSTER_METADATA
-                node = _shown(name, row, source, own, record, ends[batch], magics[batch], controls[batch], secrets)
+                node = _shown(
+                    name, row, source, own, record, ends[batch], magics[batch], controls[batch], secrets, reader
+                )
                 children[batch].append(node)
                 ends[batch] = node.end
             count += 1
@@ -173,7 +188,9 @@ def record_set(data: bytes | memoryview, topic: str, *, nodes: bool = True, budg
     return RecordSet(tuple(nodes_made), tuple(typed), len(batches), left_out, stopped)
 
 
-def later(data: bytes | memoryview, topic: str, base: int, budget: Budget) -> tuple[Node, str | None]:
+def later(
+    data: bytes | memoryview, topic: str, base: int, budget: Budget, payloads: PayloadReader | None = None
+) -> tuple[Node, str | None]:
     """The node of the one batch that `data` is, at `base` of what spans count in, with its records as `Records`; and
     why there may be more of them, if there is a reason. (`record_set` makes them all: 30 us each.)"""
     heap = as_buffer(data)
@@ -191,7 +208,7 @@ def later(data: bytes | memoryview, topic: str, base: int, budget: Budget) -> tu
         int(batches.table[column, 0]) for column in (b.B_MAGIC, b.B_ATTRIBUTES, b.B_RECORDS_AT, b.B_COUNT)
     )
     table = np.concatenate([np.zeros((r.R_COLUMNS, 0), np.int64), *tables], axis=1)
-    records = Records(table, heaps, topic, magic, magic == 2 and attributes & b.CONTROL != 0, starts, base)
+    records = Records(table, heaps, topic, magic, magic == 2 and attributes & b.CONTROL != 0, starts, base, payloads)
     if len(records) < count or count == NULL:
         stopped = budget.spent()
     node = _batch("[0]", batches, 0, data, cast("tuple[Node, ...]", records if len(records) else ()), topic)
@@ -229,6 +246,7 @@ class Records(Nodes):
         control: bool,
         starts: int,
         base: int,
+        payloads: PayloadReader | None = None,
     ) -> None:
         self._table = table
         self._heaps = heaps
@@ -237,6 +255,7 @@ class Records(Nodes):
         self._control = control
         self._starts = starts
         self._base = base
+        self._payloads = payloads
 
     def __len__(self) -> int:
         return int(self._table.shape[1])
@@ -258,7 +277,8 @@ class Records(Nodes):
         record = _typed(row, source, self._topic, self._control)
         secrets = self._topic == CLUSTER_METADATA
         start = self._starts if at == 0 or row[r.R_HEAP] != 0 else self._end(at - 1)
-        node = _shown(f"[{at}]", row, source, headers, record, start, self._magic, self._control, secrets)
+        reader = None if self._payloads is None else _Payloads(self._payloads, self._topic, Budget())
+        node = _shown(f"[{at}]", row, source, headers, record, start, self._magic, self._control, secrets, reader)
         return embedded.shifted((node,), self._base)[0]
 
     def _end(self, at: int) -> int:
@@ -400,6 +420,40 @@ def _is_copied_secret(value: bytes | None) -> bool:
     return value[1] in embedded.secret_record_types() and bool(embedded.copied_secrets(value))
 
 
+class _Payloads:
+    """Keys and values of a topic's records, read within the budget of their message."""
+
+    def __init__(self, reader: PayloadReader, topic: str, budget: Budget) -> None:
+        self._reader = reader
+        self._topic = topic
+        self._budget = budget
+
+    def read(self, row: list[int], data: bytes | memoryview, headers: list[list[int]]) -> Record | None:
+        """Return what key and value are; None: neither has a format, or the budget is spent."""
+        named: dict[str, bytes] = {}
+        for name_at, name_length, value_at, value_length in headers:
+            name, content = _slice(data, name_at, name_length), _slice(data, value_at, value_length)
+            if name is not None and content is not None:
+                named.setdefault(name.decode(errors="replace"), content)
+        key = self._one(_slice(data, row[r.R_KEY_AT], row[r.R_KEY_LENGTH]), "key", named)
+        value = self._one(_slice(data, row[r.R_VALUE_AT], row[r.R_VALUE_LENGTH]), "value", named)
+        return None if key is None and value is None else Record(PAYLOAD, key, value)
+
+    def _one(self, data: bytes | None, side: str, headers: Mapping[str, bytes]) -> Embedded | None:
+        self._budget.start()
+        if not data or self._budget.spent() is not None:
+            return None
+        opened = self._reader(data, self._topic, side, headers)
+        if opened is not None:
+            self._budget.nodes -= _count(opened.nodes)
+        return opened
+
+
+def _count(nodes: Sequence[Node]) -> int:
+    """Count nodes and all below them."""
+    return len(nodes) + sum(_count(node.children) for node in nodes if node.children)
+
+
 def _without_spans(nodes: tuple[Node, ...], at: int) -> tuple[Node, ...]:
     """The nodes of what has no bytes of its own in the message."""
     return tuple(node._replace(start=at, end=at, children=_without_spans(node.children, at)) for node in nodes)
@@ -427,11 +481,14 @@ def _shown(
     magic: int,
     control: bool,
     secrets: bool,
+    payloads: _Payloads | None,
 ) -> Node:
     """The node of a record; in a compressed batch it has no bytes of its own. `secrets`: whatever is not known of its
     topic's records is one."""
     value = _slice(source, row[r.R_VALUE_AT], row[r.R_VALUE_LENGTH])
     secret = not control and (secrets or _is_copied_secret(value))
+    if record is None and payloads is not None and not secret:
+        record = payloads.read(row, source, headers)
     decompressed = row[r.R_HEAP] != 0
     node = _record(name, row, source, headers, record, start, magic == 2 and not decompressed, secret)
     return _without_spans((node,), start)[0] if decompressed else node
@@ -485,7 +542,7 @@ def _record(
     label = f"offset {row[r.R_OFFSET]}"
     if row[r.R_TIMESTAMP] >= 0:
         label += f", timestamp {row[r.R_TIMESTAMP]}"
-    if record is not None:
+    if record is not None and record.type != PAYLOAD:
         label += f", {record.type or 'unknown type'}" + (" (tombstone)" if record.value is None else "")
     return Node(name, "record", label, start, end, tuple(nodes))
 

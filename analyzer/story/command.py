@@ -24,6 +24,7 @@ from kwire.analyzer.common.escapes import json_text, printable
 from kwire.analyzer.common.times import rfc3339
 from kwire.analyzer.dataset.dataset import StoredDataset, is_dataset, open_dataset
 from kwire.analyzer.frame import spill
+from kwire.analyzer.payloads.options import check_captures
 from kwire.analyzer.story import clients, cluster, groups, offsets, overview, record_journey, requests, transactions
 from kwire.analyzer.story.events import JSON_FIELDS, Event, StoryQuery, between, count, some
 from kwire.analyzer.story.sources import Source, names_in
@@ -100,6 +101,7 @@ def _opened(options: StoryOptions, stack: contextlib.ExitStack) -> StoredDataset
             raise UsageError("--port and --rotated go with a CAPTURE", "kwire analyze --port makes a DATASET")
         if options.keylog:
             raise UsageError("--keylog goes with a CAPTURE", "kwire analyze --keylog makes a DATASET")
+        check_captures(options)
         return commands.named_dataset(datasets[0])
     folder = os.path.join(stack.enter_context(tempfile.TemporaryDirectory(prefix="kwire-story-")), "dataset")
     commands.dataset_of(options.sources, folder, options)

@@ -290,7 +290,7 @@ def _stored(column: Any, at: int) -> memoryview:
     bytes they would be copied three times.)"""
     (array,) = (chunk for chunk in column.slice(at, 1).chunks if len(chunk))
     start, end = np.frombuffer(array.buffers()[1], np.int32)[array.offset :][:2].tolist()
-    whole = memoryview(array.buffers()[2] or b"")
+    whole = memoryview(array.buffers()[2] or b"").cast("B")  # Arrow says signed bytes, which decoders refuse
     if not whole.readonly and len(whole) < 2 * (end - start):
         return whole[start:end]
     return memoryview(bytearray(whole[start:end]))

@@ -21,6 +21,7 @@ from kwire.analyzer.frame.spill import check_cancelled
 from kwire.analyzer.messages.exchange import Exchange
 from kwire.analyzer.protocol import embedded, schema, tree
 from kwire.analyzer.protocol.budget import BYTES, FIELDS, Budget
+from kwire.analyzer.protocol.embedded import PayloadReader
 from kwire.analyzer.protocol.layouts import as_buffer
 from kwire.analyzer.protocol.schema import REQUEST, RESPONSE
 from kwire.analyzer.protocol.tree import Node
@@ -172,7 +173,7 @@ def nodes(exchange: Exchange, side: str) -> Fields | None:
         decoded = tree.decode_response(frame, key, version, tree=True, exact=True, max_rows=FIELDS)
     if (decoded.api_key, decoded.direction) != (row["api_key"], direction):
         return None
-    walk = _NodeConverter(*embedded.RECORD_FIELDS[row["api_key"], direction], exchange.topic_name)
+    walk = _NodeConverter(*embedded.RECORD_FIELDS[row["api_key"], direction], exchange.topic_name, exchange.payloads)
     fields = walk.each(embedded.shifted(decoded.nodes, LENGTH), "")
     return Fields(fields, decoded.reason, walk.secrets or decoded.body is None)
 
@@ -181,10 +182,17 @@ class _NodeConverter:
     """Converts exact nodes to those that are shown. `field`: the path of record sets; `topics`: paths of the fields
     that name their topic."""
 
-    def __init__(self, field: str, topics: tuple[str, ...], topic_name: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        field: str,
+        topics: tuple[str, ...],
+        topic_name: Callable[[str], str],
+        payloads: PayloadReader | None,
+    ) -> None:
         self._field = field
         self._topics = topics
         self._topic_name = topic_name
+        self._payloads = payloads
         self._texts: dict[str, str] = {}
         self._budget = Budget(bytes=BYTES, nodes=RECORDS)
         self._room = [LARGE, MANY]
@@ -216,15 +224,17 @@ class _NodeConverter:
         at = node.end - len(value)
         metadata = topic == CLUSTER_METADATA
         self.secrets |= metadata
-        batches = None if metadata else _batches(value, topic, at, self._room)
+        batches = None if metadata else _batches(value, topic, at, self._room, self._payloads)
         if batches is None:
-            opened = record_set(bytes(value), topic, budget=self._budget)
+            opened = record_set(bytes(value), topic, budget=self._budget, payloads=self._payloads)
             return node._replace(value=opened.label(len(value)), children=embedded.shifted(opened.nodes, at))
         label = f"{len(batches)} batch{'es' if len(batches) != 1 else ''}, {len(value)} bytes"
         return node._replace(value=label, children=cast("tuple[Node, ...]", batches))
 
 
-def _batches(data: bytes | memoryview, topic: str, base: int, room: list[int]) -> LazyNodes | None:
+def _batches(
+    data: bytes | memoryview, topic: str, base: int, room: list[int], payloads: PayloadReader | None = None
+) -> LazyNodes | None:
     """List the batches of a record set that begins at `base`; None if it is small, and to be decoded at once. `room`:
     bytes and records that may still be decoded at once; reduced by those of this record set."""
     heap = as_buffer(data)
@@ -244,9 +254,10 @@ def _batches(data: bytes | memoryview, topic: str, base: int, room: list[int]) -
         start, count = int(starts[at]), counts[at]
         part = memoryview(data)[start : int(ends[at])]
         if magics[at] != 2 or count == NULL or count <= 0:
-            return later(part, topic, base + start, Budget(bytes=BYTES, nodes=RECORDS))[0]._replace(name=f"[{at}]")
+            node, _ = later(part, topic, base + start, Budget(bytes=BYTES, nodes=RECORDS), payloads)
+            return node._replace(name=f"[{at}]")
         node = embedded.shifted(record_set(part, topic, budget=Budget(nodes=0)).nodes[:1], base + start)[0]
-        inside = LazyBatch(count, lambda: _records(part, topic, count, base + start))
+        inside = LazyBatch(count, lambda: _records(part, topic, count, base + start, payloads))
         children = tuple(
             child._replace(children=cast("tuple[Node, ...]", inside)) if child.type == "records" else child
             for child in node.children
@@ -256,9 +267,11 @@ def _batches(data: bytes | memoryview, topic: str, base: int, room: list[int]) -
     return LazyNodes(starts + base, ends + base, make)
 
 
-def _records(part: memoryview, topic: str, count: int, base: int) -> tuple[Sequence[Node], Node | None]:
+def _records(
+    part: memoryview, topic: str, count: int, base: int, payloads: PayloadReader | None
+) -> tuple[Sequence[Node], Node | None]:
     """Decode the records of a batch that states their `count`; the extra node tells how many are missing."""
-    node, stopped = later(part, topic, base, Budget(bytes=BYTES, nodes=RECORDS))
+    node, stopped = later(part, topic, base, Budget(bytes=BYTES, nodes=RECORDS), payloads)
     records: Sequence[Node] = next((child.children for child in node.children if child.type == "records"), ())
     if len(records) >= count:
         return records, None

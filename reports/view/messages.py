@@ -6,9 +6,10 @@ are most of kwire, and are loaded with the first message, so that the list of ex
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -17,6 +18,7 @@ from kwire.reports.view.source_captures import SourceCaptures
 from kwire.reports.view.tables import Key, Tables
 
 if TYPE_CHECKING:
+    from kwire.analyzer.protocol.embedded import PayloadReader
     from kwire.reports.view.bodies import ExchangeMessages, MessageReader
 
 CACHED_EXCHANGES: Final = 8
@@ -29,9 +31,16 @@ CACHE_BYTES: Final = 200_000_000
 class Messages:
     """Messages of a view's exchanges, read on demand."""
 
-    def __init__(self, tables: Tables, captures: SourceCaptures | None) -> None:
+    def __init__(
+        self,
+        tables: Tables,
+        captures: SourceCaptures | None,
+        payloads: Callable[[], PayloadReader | None] = lambda: None,
+    ) -> None:
+        """`payloads`: makes what decodes keys and values, when the first message is looked at."""
         self._tables = tables
         self._captures = captures
+        self._payloads = functools.cache(payloads)
         self._stored = any(entry["table"] == "messages" for entry in tables.dataset.manifest["files"])
         self._cache: OrderedDict[Key, ExchangeMessages] = OrderedDict()
         self._lock = threading.Lock()
@@ -55,6 +64,7 @@ class Messages:
                 return messages
             row = self._tables.require_row(key)
             messages = self._cache[key] = self.reader().look(key, self._tables.row(row))
+            messages.exchange.payloads = self._payloads()
             while len(self._cache) > CACHED_EXCHANGES or (len(self._cache) > 1 and self._bytes() > CACHE_BYTES):
                 self._cache.popitem(last=False)
             return messages

@@ -33,6 +33,7 @@ from kwire.analyzer.common.times import rfc3339
 from kwire.analyzer.dataset import tables
 from kwire.analyzer.dataset.dataset import MANIFEST, StoredDataset, is_dataset, open_dataset, read_manifest, readable
 from kwire.analyzer.dataset.locks import DatasetLockedError
+from kwire.analyzer.payloads.options import PayloadOptions
 from kwire.analyzer.pipeline.read_options import ReadOptions
 from kwire.captures.cache import cache_root
 from kwire.captures.errors import KwireError
@@ -44,6 +45,7 @@ from kwire.reports.view.current_view import CurrentView
 from kwire.reports.view.messages import Messages
 from kwire.reports.view.notes import Notes
 from kwire.reports.view.partial_view import PartialViews, ViewClosedError
+from kwire.reports.view.payload_reader import payload_reader
 from kwire.reports.view.source_captures import SourceCaptures
 from kwire.reports.view.tables import Tables
 
@@ -230,7 +232,7 @@ class _DatasetSource:
 
     def view(self, progress: Progress | None = None) -> DataView:
         """Make the view of all exchanges. `progress` is called with the number of columns made."""
-        tables, messages = _tables(self.dataset, self.folder / "columns", self.captures, progress)
+        tables, messages = _tables(self.dataset, self.folder / "columns", self.captures, self.options, progress)
         judge = self.options.judge
         comparison = None if judge is None else partial(exchange_pairs.RunComparison, judge, self.source)
         pairs = exchange_pairs.find_pairs(tables, comparison)
@@ -309,7 +311,8 @@ class _CaptureSource:
 
     def view(self) -> DataView:
         """Make the view of all exchanges."""
-        tables, messages = _tables(open_dataset(self.dataset_path), self.folder / "columns", self.captures)
+        dataset = open_dataset(self.dataset_path)
+        tables, messages = _tables(dataset, self.folder / "columns", self.captures, self.options)
         return replace(self.make_view(tables, messages), pairs=exchange_pairs.find_pairs(tables))
 
     def make_view(self, tables: Tables, messages: Messages, growing: bool = False) -> DataView:
@@ -332,7 +335,7 @@ def _capture_source(sources: Sequence[str], options: ViewOptions, stack: context
     again = "-" not in sources  # stdin is read once
     points = capture_points(list(sources), how.rotated) if again else ()  # raises errors for missing files
     if again and options.cache:
-        folder = _folder(options, stack, "captures", *_identity(sources, how))
+        folder = _folder(options, stack, "captures", *_identity(sources, how), *_schemas_identity(options))
     else:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kwire-view-")))
     place = _notes(options, *map(os.path.realpath, sources)) if again else None
@@ -351,11 +354,15 @@ def _notes(options: ViewOptions, *sources: str) -> Path | None:
 
 
 def _tables(
-    dataset: StoredDataset, folder: Path, captures: SourceCaptures | None, progress: Progress | None = None
+    dataset: StoredDataset,
+    folder: Path,
+    captures: SourceCaptures | None,
+    options: ViewOptions,
+    progress: Progress | None = None,
 ) -> tuple[Tables, Messages]:
     topics = {row["topic_id"]: row["topic"] for row in _topic_ids(dataset).to_pylist() if row["topic"]}
     shown = Tables(dataset, _columns(dataset, folder, topics, progress), topics)
-    messages = Messages(shown, captures)
+    messages = Messages(shown, captures, partial(payload_reader, dataset, options))
     if messages.available:
         shown.bodies = messages.matching
     return shown, messages
@@ -411,6 +418,14 @@ def _identity(sources: Sequence[str], how: ReadOptions) -> list[str]:
             raise UsageError(f"{keylog}: key log not found", "check its name and permissions")
         identity.append(f"keys {_file(os.fspath(keylog))}")
     return identity
+
+
+def _schemas_identity(options: ViewOptions) -> list[str]:
+    """Identify options about payloads: nothing without any."""
+    if PayloadOptions.from_arguments(options) is None:
+        return []
+    files = sorted(str(path) for path in Path(options.schemas).rglob("*") if path.is_file()) if options.schemas else []
+    return [repr((options.schemas, options.registry, options.payloads)), *map(_file, files)]
 
 
 def _file(path: str) -> str:

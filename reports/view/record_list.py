@@ -418,8 +418,11 @@ def _text(node: Node | None) -> str:
 
 def _fields(nodes: Sequence[Node], above: str) -> Iterator[str]:
     from kwire.analyzer.cli.exchange_lines import node_value
+    from kwire.analyzer.payloads.framing import FRAMING
 
     for node in nodes:
+        if node.type == FRAMING:
+            continue
         name = f"{above}{node.name}" if above and node.name.startswith("[") else f"{above}.{node.name}".lstrip(".")
         if node.children:
             yield from _fields(node.children, name)
@@ -438,14 +441,14 @@ def _unread(reason: str, path: str) -> dict[str, Any]:
 
 def _of_row(row: dict[str, Any], produced: bool) -> dict[str, Any]:
     """Describe a row of the table `records`. In requests offsets are the producer's."""
-    from kwire.analyzer.cli.record_lines import bytes_text
+    from kwire.analyzer.cli.record_lines import bytes_text, decoded_text
 
     pairs = (f"{header['key']}={bytes_text(header['value'], None)}" for header in row["headers"] or ())
     return {
         "timestamp": None if row["timestamp"] is None else micros(row["timestamp"]),
         "offset": None if produced else row["offset"],
-        "key": _cut(bytes_text(row["key"], row["key_bytes"])),
-        "value": _cut(row["decoded"] or bytes_text(row["value"], row["value_bytes"])),
+        "key": _cut(decoded_text(row, "key")),
+        "value": _cut(row["decoded"] or decoded_text(row, "value")),
         "headers": _cut(", ".join(pairs)) or None,
         "path": "",
     }

@@ -123,3 +123,18 @@ def test_nodes_have_the_bytes_of_each_field(case: Case) -> None:
         assert left.end == right.start
     if isinstance(case.json, dict) and case.format == "avro":
         assert {node.name for node in nodes} == set(case.json)
+
+
+def test_every_command_that_reads_records_decodes_them(tmp_path: Path) -> None:
+    capture = golden_capture(tmp_path / "golden.pcap")
+    schemas = write_schemas(tmp_path / "schemas")
+    query = "SELECT topic, value_format FROM records WHERE value_format IN ('avro', 'protobuf') ORDER BY 1, 2"
+    answer = printed("sql", capture, query, "--format", "csv", "--schemas", schemas)
+    assert {line.partition(",")[2] for line in answer.split()} == {"value_format", "avro", "protobuf"}
+    assert "avro" not in kwire("sql", capture, query, "--format", "csv").stdout
+    assert kwire("report", capture, "--format", "md", "--schemas", schemas).returncode == 0
+    printed("story", capture, "--schemas", schemas)
+    printed("analyze", capture, "-o", tmp_path / "dataset")
+    for command in (["sql"], ["report"], ["story"]):
+        rest = ["SELECT 1"] if command == ["sql"] else []
+        refused(kwire(*command, tmp_path / "dataset", *rest, "--schemas", schemas), "go with a CAPTURE")

@@ -19,6 +19,7 @@ import pytest
 from kwire import analyzer
 from kwire.analyzer.cli import parser
 from kwire.reports.view import record_list
+from tests.analyzer.payloads.golden_payloads import golden, write_capture, write_schemas
 from tests.reports.forging import Forged, at
 from tests.reports.view.conftest import TXN, Asking, viewed
 from tests.shared import SAMPLES, capture_files
@@ -182,3 +183,33 @@ def test_numbers_of_records_are_those_of_headers() -> None:
         }
     )
     assert record_list._counts(table).tolist() == [5, -1, 3]
+
+
+def test_keys_and_values_are_decoded(tmp_path: Path) -> None:
+    case = next(case for case in golden()[1] if case.format == "avro" and case.topic == "orders")
+    capture = write_capture(tmp_path / "c.pcap", [(case.topic, b'{"k": 1}', case.data, case.headers)])
+    schemas = str(write_schemas(tmp_path / "schemas"))
+    with contextlib.ExitStack() as stack:
+        asking = Asking(viewed(stack, capture, schemas=schemas))
+        (row,) = listed(asking)
+        key, side, path = row["is"]
+        node = asking("message", key=key, side=side, path=f"{path}.5")
+        sql = asking.view.tables.dataset.records.to_table().to_pylist()[0]
+    assert row["key"] == "k=1"
+    assert row["value"].startswith(f"id={case.json['id']} address.city={case.json['address']['city']} ")
+    assert [child["name"] for child in node["children"]][:3] == ["framing", "id", "address"]
+    assert json.loads(sql["value_json"]) == case.json
+    with contextlib.ExitStack() as stack:  # a dataset keeps the schemas, but for what they refer to
+        analyzer.analyze(capture, tmp_path / "dataset", schemas=schemas, records="full", keep_bytes=True)
+        (kept,) = listed(Asking(viewed(stack, tmp_path / "dataset")))
+        assert kept["key"] == "k=1"
+        assert kept["value"].startswith("429 bytes (schema 2: ")
+        (given,) = listed(Asking(viewed(stack, tmp_path / "dataset", schemas=schemas)))
+        assert given["value"] == row["value"]
+    with contextlib.ExitStack() as stack:
+        analyzer.analyze(capture, tmp_path / "bare", schemas=schemas, records="full")
+        moved = capture.rename(tmp_path / "moved.pcap")
+        (row,) = listed(Asking(viewed(stack, tmp_path / "bare")))
+        assert json.loads(row["key"]) == {"k": 1}
+        assert row["value"][:5] == '{"id"'
+        assert moved.exists()
