@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 RULES: Final = "kwire.rules"
 """The group of modules that declare rules of findings."""
 
+PAYLOADS: Final = "kwire.payloads"
+"""The group of classes that decode keys and values."""
+
 VARIABLE: Final = "KWIRE_EXTENSIONS"
 
 

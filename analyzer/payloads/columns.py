@@ -91,7 +91,7 @@ def _columns(table: pa.Table, decoder: PayloadDecoder, names: _TopicNames) -> di
     topics = names.of_rows(table.column("topic").to_pylist(), table.column("topic_id").to_pylist())
     plain = pc.is_null(table.column("control_type")).to_pylist()
     wanted = [is_plain and topic[0] for is_plain, topic in zip(plain, topics, strict=True)]
-    headers = _headers(table.column("headers"))
+    headers = _headers(table.column("headers"), decoder.needs_headers)
     columns: dict[str, Any] = {}
     reasons: list[str | None] = [None] * len(table)
     for side in (KEY, VALUE):
@@ -111,14 +111,14 @@ def _columns(table: pa.Table, decoder: PayloadDecoder, names: _TopicNames) -> di
     return {name: pa.array(values, pa.string()) for name, values in columns.items()}
 
 
-def _headers(column: pa.ChunkedArray) -> Mapping[int, Mapping[str, bytes]]:
-    """Return the headers that name a schema, by the rows that have any."""
+def _headers(column: pa.ChunkedArray, every: bool) -> Mapping[int, Mapping[str, bytes]]:
+    """Return the headers that name a schema, or all, by the rows that have any."""
     lists = column.combine_chunks()
     if isinstance(lists, pa.ChunkedArray):  # of no rows
         return {}
     keys = lists.flatten().field("key")
     rows = pc.list_parent_indices(lists)
-    named = pc.is_in(keys, pa.array(_HEADERS, pa.string()))
+    named = pc.is_valid(keys) if every else pc.is_in(keys, pa.array(_HEADERS, pa.string()))
     if not pc.any(named).as_py():
         return {}
     values = lists.flatten().field("value")

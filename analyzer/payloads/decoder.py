@@ -3,17 +3,19 @@
 In: bytes, the topic, the side (`key` or `value`) and the headers of the record. Out: a `Payload`: format, schema id,
 JSON, or the reason why there is none. Nothing raises, whatever the bytes are.
 
-Order: a schema that the record names; a schema that a source has for the topic (`TOPIC-value`, or `TOPIC` for values);
-JSON, text and MessagePack, which name themselves. Bytes that are none of these have no format, and the reason says so.
+Order: what a package's decoder recognizes; a schema that the record names; a schema that a source has for the topic
+(`TOPIC-value`, or `TOPIC` for values); JSON, text and MessagePack, which name themselves. Bytes that are none of these
+have no format, and the reason says so.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from kwire.analyzer.payloads import json_text, messagepack
+from kwire.analyzer.payloads import extensions, json_text, messagepack
+from kwire.analyzer.payloads.extensions import ExtensionDecoder
 from kwire.analyzer.payloads.framing import CONFLUENT, SchemaReference, frame_of
 from kwire.analyzer.payloads.limits import PayloadLimits, UndecodableError, size_reason
 from kwire.analyzer.payloads.schemas import AVRO, JSON_SCHEMA, PROTOBUF, Codec, Schemas, Unreadable
@@ -46,11 +48,20 @@ NULL: Final = Payload(None, None, None, None)
 class PayloadDecoder:
     """Decodes with the schemas of all sources."""
 
-    def __init__(self, schemas: Schemas, limits: PayloadLimits | None = None) -> None:
+    def __init__(
+        self, schemas: Schemas, limits: PayloadLimits | None = None, own: Sequence[ExtensionDecoder] = ()
+    ) -> None:
+        """`own`: decoders of other packages, which are asked first."""
         self.schemas = schemas
+        self._own = own
         self._limits = limits or PayloadLimits()
         self._seen: dict[bytes, tuple[str, str, Any]] = {}
         """Codecs that have decoded, by the first bytes of Confluent's frames: most payloads begin as others did."""
+
+    @property
+    def needs_headers(self) -> bool:
+        """Whether all headers of a record matter, not only those that name a schema."""
+        return bool(self._own)
 
     def decode(
         self, data: bytes | None, topic: str | None, side: str, headers: Mapping[str, bytes] = NO_HEADERS
@@ -58,6 +69,13 @@ class PayloadDecoder:
         """Decode one key or value (`side`)."""
         if data is None:
             return NULL
+        for own in self._own:
+            try:
+                text = extensions.decode(own, data, topic, side, headers, self._limits)
+            except UndecodableError as failure:
+                return Payload(own.format, None, None, str(failure))
+            if text is not None:
+                return Payload(own.format, None, text, None)
         if not headers and (seen := self._seen.get(data[:5])) is not None:
             format, schema_id, decode = seen
             try:

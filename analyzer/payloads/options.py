@@ -61,6 +61,7 @@ class PayloadOptions:
     def decoder(self) -> PayloadDecoder:
         """Make a decoder. Raises UsageError."""
         check_installed()
+        from kwire.analyzer.payloads import extensions
         from kwire.analyzer.payloads.decoder import PayloadDecoder
         from kwire.analyzer.payloads.schemas import Schemas, SchemaSource
 
@@ -81,7 +82,7 @@ class PayloadOptions:
             from kwire.analyzer.payloads.stored import StoredSource
 
             sources.append(StoredSource(self.stored))
-        return PayloadDecoder(Schemas(sources, self.limits), self.limits)
+        return PayloadDecoder(Schemas(sources, self.limits), self.limits, extensions.load())
 
     def trees(self) -> PayloadTrees:
         """Make what reads keys and values for trees. Raises UsageError."""

@@ -37,14 +37,24 @@ class PayloadTrees:
         if payload.json is None:
             return Embedded(kind, None, None, (), payload.reason)
         try:
-            nodes = self._nodes(data, topic, side, headers, payload.json)
+            nodes = self._nodes(data, topic, side, headers, payload.format, payload.json)
         except UndecodableError as failure:
             return Embedded(kind, None, None, (), str(failure))
         return Embedded(kind, None, {}, nodes, payload.reason)
 
-    def _nodes(self, data: bytes, topic: str, side: str, headers: Mapping[str, bytes], text: bytes) -> tuple[Node, ...]:
+    def _nodes(
+        self,
+        data: bytes,
+        topic: str,
+        side: str,
+        headers: Mapping[str, bytes],
+        format: str | None,
+        text: bytes,
+    ) -> tuple[Node, ...]:
         """Return the nodes of a payload that decodes. Raises UndecodableError."""
-        nodes, frame = self._decoder.nodes(data, topic, side, headers)
+        nodes, frame = None, None
+        if format in _FORMATS:
+            nodes, frame = self._decoder.nodes(data, topic, side, headers)
         if frame is not None and frame.data is not data and nodes is not None:
             nodes = _without_spans(nodes)
         nodes = None if nodes is None else tuple(map(_plain, nodes))
