@@ -10,6 +10,7 @@ analysed first.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import difflib
 import os
 import sys
@@ -31,7 +32,7 @@ from kwire.analyzer.common.times import rfc3339
 from kwire.analyzer.dataset.dataset import StoredDataset, is_dataset, open_dataset
 from kwire.analyzer.findings import evaluate, manual
 from kwire.analyzer.findings.capture import CaptureFrame
-from kwire.analyzer.findings.query import SEVERITIES, Query
+from kwire.analyzer.findings.query import LOOK_FOR, SEVERITIES, Query
 from kwire.analyzer.findings.rules import POLICIES, RULES
 from kwire.analyzer.frame.parquet import RowGroups, StoredFrame
 from kwire.analyzer.options.commands import loaded
@@ -167,7 +168,10 @@ def _query(options: FindingsOptions) -> Query:
             raise UsageError(f"--threshold {text}: not CODE.NAME=VALUE", "as --threshold tcp-retransmission.share=0.02")
         limits[_limit(code, limit, "--threshold")] = _number(value, f"--threshold {name}")
     policies = dict(_policy(text) for text in options.policy)
-    return Query(limits, options.released, options.target, policies)
+    for text in options.look_for:
+        if text not in LOOK_FOR:
+            raise UsageError(f"--look-for {text}: nothing that kwire looks for", f"there is {', '.join(LOOK_FOR)}")
+    return Query(limits, options.released, options.target, policies, frozenset(options.look_for))
 
 
 def _of_file(path: str) -> Iterator[tuple[tuple[str, str], float]]:
@@ -223,10 +227,18 @@ def _datasets(options: FindingsOptions, stack: contextlib.ExitStack) -> Iterator
         raise UsageError("--keylog goes with a CAPTURE", "kwire analyze --keylog makes a DATASET")
     if not captures:
         check_captures(options)
+    for dataset in opened if options.look_for else ():
+        if not any("schema_sources" in entry for entry in dataset.captures):
+            raise UsageError(
+                f"{dataset.path}: keys and values were not decoded, so there is nothing to look in",
+                "kwire analyze CAPTURE --payloads (or --schemas, --registry), or kwire findings CAPTURE --look-for pii",
+            )
     yield from opened
     if captures:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="kwire-findings-"))
         path = os.path.join(folder, "dataset")
+        if options.look_for:  # also in what no schema is needed for
+            options = dataclasses.replace(options, payloads=True)
         dataset_of(captures, path, options)
         yield open_dataset(path)
 

@@ -30,6 +30,7 @@ from kwire.analyzer.findings import (  # noqa: F401  (each registers its rules)
     network,
     not_kafka,
     payloads,
+    personal_data,
     produce,
     readers,
     replaced_records,

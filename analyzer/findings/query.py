@@ -18,9 +18,14 @@ Evidence = tuple[str, int | None, int | None]
 class Query:
     """How findings are asked for. limits: thresholds other than the rules' own, by code and name; target: the lowest
     version of each API that the release of an upgrade offers, by key, and its name; policies: what the owner has
-    decided, as `acks` = `all`."""
+    decided, as `acks` = `all`; look_for: what is looked for only where somebody wants it (`LOOK_FOR`)."""
 
     limits: Mapping[tuple[str, str], float] = field(default_factory=dict)
     target: Mapping[int, tuple[int, int]] | None = None
     target_name: str | None = None
     policies: Mapping[str, str] = field(default_factory=dict)
+    look_for: frozenset[str] = frozenset()
+
+
+LOOK_FOR = ("pii",)
+"""What `--look-for` takes: pii is personal data in keys and values."""

@@ -76,8 +76,8 @@ class Finding:
 class Rule:
     """A rule. `sentence`: an example of its text; `why`: the reason for its threshold; `suppressed_when`: when it
     reports nothing; `evidence`: the traffic that proves it; `limits`: its thresholds by name; `depends_on`: what else
-    of a `Query` it depends on: policies, or `target`; `by_clock`: it uses the order or the length of times; `package`:
-    the installed package that declares it, None: kwire itself."""
+    of a `Query` it depends on: policies, what to look for, or `target`; `by_clock`: it uses the order or the length of
+    times; `package`: the installed package that declares it, None: kwire itself."""
 
     code: str
     family: str
@@ -158,7 +158,8 @@ def limits_of(rule: Rule, query: Query) -> Limits:
 def concerns(query: Query, rule: Rule) -> bool:
     """Whether a rule may find other matches than it finds for `kwire analyze`."""
     has_limits = any((rule.code, name) in query.limits for name in rule.limits)
-    return has_limits or bool(rule.depends_on & {*query.policies, *(("target",) if query.target is not None else ())})
+    asked = {*query.policies, *query.look_for, *(("target",) if query.target is not None else ())}
+    return has_limits or bool(rule.depends_on & asked)
 
 
 def replaced(match: Match, **changes: Any) -> Match:

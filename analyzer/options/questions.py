@@ -95,6 +95,11 @@ class FindingsOptions(PayloadArguments, ReadArguments, CommandOptions):
         metavar="NAME=VALUE",
         help="a fact becomes a warning: acks=all, compression=required, tls=required (repeatable)",
     )
+    look_for: list[str] = repeated(
+        "--look-for",
+        metavar="WHAT",
+        help="pii: personal data in keys and values (e-mail, cards, phones, IBANs): fields and counts, no values",
+    )
     filter: None = None
     json: bool = flag("--json", help="one JSON object a line: the columns of table findings (--format json)")
     format: str | None = option(

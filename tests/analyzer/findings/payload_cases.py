@@ -156,3 +156,45 @@ def stuck(traffic: Traffic, wrong: bool) -> None:
         reads = {"offset": number, "record_bytes": 50, "high_watermark": 99, "lag": 99 - number}
         traffic.ask("Fetch", 11 + 5 * number, on=1, place=("orders", 2), part=reads, client_id="reader")
     traffic.rows["connections"][-1]["last_time"] = at(120)
+
+
+def personal(traffic: Traffic, value: str, **columns: Any) -> None:
+    """A batch whose value says this."""
+    decoded(traffic)
+    write(traffic, 1, 40, value_format="json", value_json=value, **columns)
+
+
+@case("payload-personal-data")
+def mail(traffic: Traffic, wrong: bool) -> None:
+    personal(traffic, '{"contact": {"mail": "Zoe <zoe@example.%s>"}}' % ("com" if wrong else "c"))
+
+
+@case("payload-personal-data", "a card's number")
+def card(traffic: Traffic, wrong: bool) -> None:
+    personal(traffic, '{"pan": "4111 1111 1111 1111"}' if wrong else '{"pan": "4111 1111 1111 1112"}')
+
+
+@case("payload-personal-data", "numbers of which some pass by chance")
+def cards(traffic: Traffic, wrong: bool) -> None:
+    for last in (1, 2, 3) if not wrong else (1, 2):
+        personal(traffic, f'{{"order": 411111111111111{last}}}')
+
+
+@case("payload-personal-data", "an IBAN")
+def iban(traffic: Traffic, wrong: bool) -> None:
+    personal(traffic, '["GB82 WEST 1234 5698 7654 32"]' if wrong else '["GB82 WEST 1234 5698 7654 33"]')
+
+
+@case("payload-personal-data", "a phone number")
+def phone(traffic: Traffic, wrong: bool) -> None:
+    personal(traffic, '{"call": "%s41 44 668 18 00"}' % ("+" if wrong else ""))
+
+
+@case("payload-personal-data", "a phone number by its field")
+def phone_field(traffic: Traffic, wrong: bool) -> None:
+    personal(traffic, '{"%s": "044 668 18 00"}' % ("home_phone" if wrong else "serial"))
+
+
+@case("payload-personal-data", "a map's key")
+def personal_key(traffic: Traffic, wrong: bool) -> None:
+    personal(traffic, '{"by_mail": {"%s": 1}}' % ("zoe@example.com" if wrong else "zoe"))

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kwire.analyzer.findings.query import Query
+from kwire.analyzer.findings.query import LOOK_FOR, Query
 from kwire.analyzer.findings.rules import RULES
 from tests.analyzer.findings import (
     advertised_cases,
@@ -636,7 +636,7 @@ def queued(traffic: Traffic, wrong: bool) -> None:
 def test_a_rule_raises_what_it_should_and_nothing_near_it(name: str, tmp_path: Path) -> None:
     code = name.partition(":")[0]
     to_4 = Query(target={0: (0, 13), 1: (4, 17)}, target_name="4.0")
-    query = to_4 if code == "version-removed-in-target" else Query()
+    query = to_4 if code == "version-removed-in-target" else Query(look_for=frozenset(LOOK_FOR))
     for wrong in (True, False):
         traffic = Traffic(tmp_path / str(wrong))
         CASES[name](traffic, wrong)

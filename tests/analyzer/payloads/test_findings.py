@@ -143,3 +143,24 @@ def test_records_that_do_not_decode_are_counted_where_they_are_too_many_to_be_to
         fetch(traffic, 10 + number, 44 + number, value_format="avro", value_schema_id="17", undecodable=CUT)
     counts = {finding.who["client_id"]: finding.count for finding in judged(traffic) if "undecodable" in finding.code}
     assert counts["app"] == 1
+
+
+def test_personal_data_is_counted_and_never_told(tmp_path: Path) -> None:
+    customer = {"contact": {"mail": "zoe@example.com"}, "pan": "4111111111111111", "by": {"bob@example.org": 1}}
+    capture = write_capture(
+        tmp_path / "c.pcap",
+        [("customers", b"anna@example.com", json.dumps(customer).encode(), ()), ("clean", b"k", b'{"a": 1}', ())],
+    )
+    rows = [json.loads(line) for line in printed("findings", capture, "--json", "--look-for", "pii").splitlines()]
+    found = {row["what"]["part"]: row for row in rows if row["code"] == "payload-personal-data"}
+    assert "Keys of customers hold personal data: e-mail address (1); orders-app (" in found["key"]["text"]
+    told = found["value"]["text"]
+    assert "card number in pan (1), e-mail address in by.* (1), e-mail address in contact.mail (1)" in told
+    for secret in ("zoe", "anna", "bob", "4111"):
+        assert secret not in json.dumps(rows)
+    assert "payload-personal-data" not in printed("findings", capture, "--json", "--payloads")
+    printed("analyze", capture, "-o", tmp_path / "bare")
+    refused(kwire("findings", tmp_path / "bare", "--look-for", "pii"), "were not decoded")
+    refused(kwire("findings", capture, "--look-for", "gold"), "nothing that kwire looks for")
+    printed("analyze", capture, "-o", tmp_path / "dataset", "--payloads")
+    assert "payload-personal-data" in printed("findings", tmp_path / "dataset", "--look-for", "pii", "--json")
