@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from kwire.analyzer.analysis.combinations import few_combinations, last_of_each
 from kwire.analyzer.bulk import state as s
 from kwire.analyzer.bulk.exchange_tables import STATUSES, latency_us
 from kwire.analyzer.bulk.rows import Exchanges, Names, end_point
@@ -225,22 +226,22 @@ class Metrics:
         if not len(wanted):
             return
         parts, owner, api = parts[:, wanted], owner[wanted], api[wanted]
-        topic = np.stack([parts[s.P_TOPIC], parts[s.P_TOPIC_ID]])
-        pairs, where = np.unique(topic, axis=1, return_inverse=True)
-        where = where.reshape(-1)
-        names = [self._topic(rows.names, *pair) for pair in pairs.T.tolist()]
-        counts = np.bincount(where, minlength=len(names)).tolist()
+        first, topic = few_combinations([parts[s.P_TOPIC], parts[s.P_TOPIC_ID]])
+        names = [self._topic(rows.names, *pair) for pair in parts[[s.P_TOPIC, s.P_TOPIC_ID]][:, first].T.tolist()]
+        counts = np.bincount(topic, minlength=len(names)).tolist()
         values = [self._value("topic", name, count) for name, count in zip(names, counts)]
-        produced = api == apis.PRODUCE
-        kind = (where * len(client[1]) + client[0][owner]) * 2 + produced
-        sizes = [np.where(parts[row] == NULL, 0, parts[row]) for row in (s.P_RECORD_BYTES, s.P_RECORDS)]
-        for number in np.unique(kind).tolist():
-            here = kind == number
-            value, reader = values[number // 2 // len(client[1])], client[1][number // 2 % len(client[1])]
-            series = self._topic_series((value, reader, "produce" if number % 2 else "fetch"))
-            series.record_bytes += int(sizes[0][here].sum())
-            series.records += int(sizes[1][here].sum())
-        self._learn_positions(rows, parts, owner, api, where, values, client)
+        reader, produced = client[0][owner], (api == apis.PRODUCE).astype(np.int64)
+        first, kind = few_combinations([topic, reader, produced])
+        sums = [
+            np.bincount(kind, np.where(parts[row] == NULL, 0, parts[row]), len(first)).tolist()
+            for row in (s.P_RECORD_BYTES, s.P_RECORDS)
+        ]
+        for row, record_bytes, records in zip(first.tolist(), *sums):
+            direction = "produce" if produced[row] else "fetch"
+            series = self._topic_series((values[topic[row]], client[1][reader[row]], direction))
+            series.record_bytes += int(record_bytes)
+            series.records += int(records)
+        self._learn_positions(rows, parts, owner, api, topic, values, client)
 
     def _topic(self, names: Names, topic: int, topic_id: int) -> str:
         if topic != NULL:
@@ -260,30 +261,29 @@ class Metrics:
         parts: np.ndarray,
         owner: np.ndarray,
         api: np.ndarray,
-        where: np.ndarray,
+        topic: np.ndarray,
         values: list[str],
         client: tuple[np.ndarray, list[str]],
     ) -> None:
-        """Learn how far partitions reach and readers are, the last of the window for each."""
+        """Learn how far partitions reach and readers are, the last of the window for each.
+
+        topic: int64[n], positions in `values` of the rows of `parts`."""
         times = rows.column("response_end")[owner]
         offset, mark = parts[s.P_OFFSET], parts[s.P_HIGH_WATERMARK]
         after = np.where(parts[s.P_FOLLOWING] != NULL, parts[s.P_FOLLOWING], offset)
         sound = (times != NULL) & ((parts[s.P_ERROR] == 0) | (parts[s.P_ERROR] == NULL)) & (after != NULL)
-        reach: dict[tuple[str, int], tuple[int, int]] = {}
-        readers: dict[tuple[str, str, int], tuple[int, int]] = {}
+        partition, reader = parts[s.P_PARTITION], client[0][owner]
         sent = rows.column("request_time")[owner]
         written = sound & (api == apis.PRODUCE) & (parts[s.P_RECORDS] > 0) & (sent != NULL)
         for i in np.flatnonzero(written).tolist():
-            if (topic := values[int(where[i])]) != OTHER:
-                begin, partition = int(offset[i]), int(parts[s.P_PARTITION, i])
-                self.lag.writes(topic, partition, int(sent[i]), begin, begin + int(parts[s.P_RECORDS, i]))
-        for i in np.flatnonzero(sound & (api == apis.FETCH) & (mark != NULL) & (mark >= 0)).tolist():
-            topic, partition = values[int(where[i])], int(parts[s.P_PARTITION, i])
-            reach[topic, partition] = int(times[i]), int(mark[i])
-            readers[topic, client[1][int(client[0][int(owner[i])])], partition] = int(times[i]), int(after[i])
-        for (topic, partition), (when, end) in reach.items():
-            if topic != OTHER:
-                self.lag.reaches(topic, partition, when, end)
-        for (topic, reader, partition), (when, position) in readers.items():
-            if OTHER not in (topic, reader):
-                self.lag.reads(topic, reader, partition, when, position)
+            if (name := values[topic[i]]) != OTHER:
+                begin = int(offset[i])
+                self.lag.writes(name, int(partition[i]), int(sent[i]), begin, begin + int(parts[s.P_RECORDS, i]))
+        fetched = sound & (api == apis.FETCH) & (mark != NULL) & (mark >= 0)
+        for i in np.flatnonzero(last_of_each(fetched, topic, partition)).tolist():
+            if (name := values[topic[i]]) != OTHER:
+                self.lag.reaches(name, int(partition[i]), int(times[i]), int(mark[i]))
+        for i in np.flatnonzero(last_of_each(fetched, topic, reader, partition)).tolist():
+            name, client_id = values[topic[i]], client[1][reader[i]]
+            if OTHER not in (name, client_id):
+                self.lag.reads(name, client_id, int(partition[i]), int(times[i]), int(after[i]))
