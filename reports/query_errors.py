@@ -59,6 +59,7 @@ def unknown_column(query: str, name: str, near: Sequence[str]) -> QueryError:
 
 def column_hint(name: str) -> str:
     """A hint for a column that does not exist: filters have shorter names, and fields of the bodies."""
+    from kwire.analyzer.common import address_names
     from kwire.analyzer.filter import names as naming
 
     plain = name.replace("`", "")
@@ -68,6 +69,8 @@ def column_hint(name: str) -> str:
     if last in naming.ADDRESSES or last == "packet":
         columns = naming.ADDRESSES.get(last, naming.PACKETS)
         return f"what filters call {last} is {' and '.join(columns)} in tables; {HINT}"
+    if last in address_names.COLUMNS:
+        return f"--names FILE gives names to addresses, and tables the column {last}"
     if last in naming.SHORT:
         return f"what filters call {last} is {naming.SHORT[last]} in tables; {HINT}"
     return HINT

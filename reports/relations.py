@@ -20,7 +20,7 @@ from kwire.analyzer.dataset import dataset as datasets
 from kwire.analyzer.dataset import tables
 from kwire.analyzer.protocol import error_severity, errors
 from kwire.analyzer.protocol import schema as definitions
-from kwire.reports import catalog, releases, zones
+from kwire.reports import catalog, named_ends, releases, zones
 
 _SPARK_TYPES = {
     pa.string(): "STRING",
@@ -48,6 +48,7 @@ BESIDES: dict[str, pa.Schema] = {
         ("looks_like", _STRING),
     ]),
     "address_zones": pa.schema([("address", _STRING), ("zone", _STRING)]),
+    "address_names": pa.schema([("address", _STRING), ("name", _STRING)]),
     "kafka_errors": pa.schema([
         ("error_code", _SHORT), ("error", _STRING), ("retriable", pa.bool_()), ("message", _STRING),
     ]),
@@ -88,6 +89,7 @@ ABOUT = {
     "captures": "Which captures are in the dataset?",
     "unrecognised": "Which connections spoke something else?",
     "address_zones": "In which zone is an address? As `--zones FILE` says.",
+    "address_names": "What is the name of an address? As `--names FILE` says.",
     "kafka_errors": "Which errors does Kafka have?",
     "error_judgements": "Which errors are part of the protocol's course, which pass, which are faults?",
     "kafka_releases": "Which API versions does a Kafka release have?",
@@ -103,7 +105,7 @@ _BESIDES_ABOUT = {
     "meaning": "What its traffic means was worked out: it has findings, groups, offsets and so forth.",
     "connection": "The two ends.", "payload_bytes": "Captured payload.",
     "looks_like": "What its first bytes look like.", "address": "Address of a client or broker.",
-    "zone": "Its zone.", "error_code": "Kafka's number of the error.",
+    "zone": "Its zone.", "name": "Its name.", "error_code": "Kafka's number of the error.",
     "error": "Its name.", "retriable": "Kafka's clients send the same request again after it.",
     "message": "What Kafka says of it.",
     "judgement": "`normal`, `transient`, `bad` or `admin`: see `analyzer/protocol/error_severity.py`.",
@@ -170,7 +172,8 @@ def question(name: str) -> str:
 def columns(name: str) -> dict[str, str]:
     """The columns of a table or view, and what each holds."""
     if name in tables.TABLES:
-        return {column.name: column.about for column in tables.TABLES[name]}
+        named = {column: named_ends.ABOUT[column] for column in named_ends.columns(name)}
+        return {column.name: column.about for column in tables.TABLES[name]} | named
     if name in BESIDES:
         return {column: _BESIDES_ABOUT[column] for column in BESIDES[name].names}
     return catalog.view(name).columns
@@ -209,8 +212,21 @@ def _tables(spark: Any, opened: Sequence[datasets.StoredDataset], only: Containe
         table = parts[0] if parts else _literal(spark, tables.schema(name), [])
         for part in parts[1:]:
             table = table.union(part)
-        table.createOrReplaceTempView(name)
+        _with_names(spark, table, named_ends.columns(name), opened).createOrReplaceTempView(name)
     return names
+
+
+def _with_names(spark: Any, table: Any, columns: dict[str, str], opened: Sequence[datasets.StoredDataset]) -> Any:
+    """A table with the names of its addresses as its last columns."""
+    if not columns:
+        return table
+    from pyspark.sql import functions
+
+    names = _literal(spark, BESIDES["address_names"], named_ends.rows(opened))
+    for column, ip in columns.items():
+        named = names.withColumnsRenamed({"address": ip, "name": column})
+        table = table.join(functions.broadcast(named), ip, "left").select(*table.columns, column)
+    return table
 
 
 def listed(opened: Sequence[datasets.StoredDataset], name: str) -> list[tuple[list[str], dict[str, str]]]:
@@ -243,6 +259,7 @@ def besides(opened: Sequence[datasets.StoredDataset]) -> dict[str, list[list[Any
         _capture_rows(opened),
         _unrecognised_rows(opened),
         zones.rows(opened),
+        named_ends.rows(opened),
         _error_rows(),
         _judgement_rows(),
         _release_rows(),

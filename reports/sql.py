@@ -20,7 +20,7 @@ from kwire.analyzer.common.errors import UsageError
 from kwire.analyzer.payloads.options import PayloadOptions, check_captures
 from kwire.captures.cache import cache_root
 from kwire.captures.errors import KwireError
-from kwire.reports import output, own_views, relations, zones
+from kwire.reports import named_ends, output, own_views, relations, zones
 from kwire.reports.engine_protocol import Engine, interruptibly
 
 if TYPE_CHECKING:
@@ -176,7 +176,11 @@ def _answer(engine: Engine, query: str, form: str, out: str | None, raw: bool, n
 def answer(engine: Engine, query: str, limit: int | None) -> tuple[pa.Table, bool]:
     """The answer to a query, SHOW and DESCRIBE too, of so many rows at most, and whether there are more. Raises
     QueryError."""
-    return _about(engine, query) or engine.ask(query, limit)
+    described = _about(engine, query)
+    if described is not None:
+        return described
+    table, more = engine.ask(query, limit)
+    return named_ends.with_names(table), more
 
 
 def _write(table: pa.Table, form: str, stream: IO[str], raw: bool) -> None:

@@ -14,10 +14,9 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import pyarrow.compute as pc
-
 from kwire.analyzer.common.errors import UsageError
 from kwire.analyzer.dataset.dataset import StoredDataset
+from kwire.reports import named_ends
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -65,12 +64,7 @@ def rows(datasets: Sequence[StoredDataset]) -> list[list[str]]:
     """(address, zone) of the addresses in datasets that a network of the file holds."""
     if not _networks:
         return []
-    addresses: set[str] = set()
-    for dataset in datasets:
-        for column in ("client_ip", "broker_ip"):
-            for batch in dataset.connections.to_batches(columns=[column]):
-                addresses.update(name for name in pc.unique(batch.column(0)).to_pylist() if name is not None)
-    return [[address, zone] for address in sorted(addresses) if (zone := zone_of(address)) is not None]
+    return [[address, zone] for address in named_ends.addresses(datasets) if (zone := zone_of(address)) is not None]
 
 
 def zone_of(address: str) -> str | None:

@@ -19,6 +19,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from kwire.analyzer.cli.color import colored, painter
 from kwire.analyzer.cli.pager import paged
+from kwire.analyzer.common import address_names
 from kwire.analyzer.common.errors import UsageError
 from kwire.analyzer.common.escapes import printable
 from kwire.analyzer.protocol.budget import BYTES
@@ -294,11 +295,6 @@ def show(options: ShowOptions) -> int:
     from kwire.analyzer.pipeline.read_options import ReadOptions
 
     _check_form(options)
-    names: Mapping[str, str] = {}
-    if options.names:
-        from kwire.analyzer.common.address_names import read_names
-
-        names = read_names(options.names)
     fields = _names(options.fields, "--fields", "to show")
     counted = _names(options.count_by, "--count-by", "to count by")
     sort = _sort(options.sort)
@@ -325,8 +321,8 @@ def show(options: ShowOptions) -> int:
         )
         if options.follow is not None:
             exchanges = (exchange for exchange in exchanges if exchange.row["connection"] == options.follow)
-        if names:
-            exchanges = (_named(exchange, names) for exchange in exchanges)
+        if options.names:
+            exchanges = map(_named, exchanges)
         shown = _print(exchanges, options, fields, sort, out)
     _note(notes)
     if not shown and options.filter:
@@ -340,10 +336,9 @@ def show(options: ShowOptions) -> int:
     return 0
 
 
-def _named(exchange: Any, names: Mapping[str, str]) -> Any:
+def _named(exchange: Any) -> Any:
     """The exchange with the names of its ends after its columns, null where none is known."""
-    for end in ("client", "broker"):
-        exchange.row[f"{end}_name"] = names.get(exchange.row[f"{end}_ip"])
+    exchange.row.update(address_names.of_row(exchange.row))
     return exchange
 
 

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from kwire.analyzer import api
 from kwire.analyzer.cli import text
+from kwire.analyzer.common import address_names
 from kwire.analyzer.dataset import tables
 from kwire.analyzer.filter.names import Columns, Operand
 from kwire.analyzer.pipeline.points import NO_RECORDS, AnalysisOptions, joined, read_point
@@ -111,7 +112,7 @@ def _count(table: pa.Table, names: Sequence[Operand], counts: Counts) -> None:
 
 def _columns(operand: Operand) -> tuple[str, ...]:
     assert isinstance(operand.about, Columns)
-    return operand.about.names
+    return tuple(address_names.COLUMNS.get(name, name) for name in operand.about.names)
 
 
 def _one_by_one(table: pa.Table, name: str) -> pa.Table:

@@ -21,7 +21,7 @@ Row = dict[str, Any]
 
 _FAILS_FROM: Final = "warning"
 """Severity from which a finding fails its test, unless `--fail-on` says: a note is a fact."""
-_CHANGING: Final = ("connection", "software")
+_CHANGING: Final = ("connection", "software", "client_name", "broker_name")
 """What a finding is about that is another in each run: a test keeps its name, so that builds know it again."""
 _SUMMARY_ROWS: Final = 200
 """Findings that a summary lists: GitHub shows 1 MiB of it."""

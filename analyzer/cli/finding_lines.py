@@ -25,7 +25,7 @@ from kwire.analyzer.cli.color import Paint, painter
 from kwire.analyzer.cli.commands import dataset_of, folded, named_dataset, reading_width
 from kwire.analyzer.cli.pager import paged
 from kwire.analyzer.cli.text import json_text
-from kwire.analyzer.common import workflow
+from kwire.analyzer.common import address_names, workflow
 from kwire.analyzer.common.errors import UsageError
 from kwire.analyzer.common.escapes import printable
 from kwire.analyzer.common.times import rfc3339
@@ -127,8 +127,25 @@ def selected(
     rows: list[dict[str, Any]] = []
     for dataset in datasets:
         rows += _rows(dataset, query, notes)
-    rows = _first_of_each_first(sorted((row for row in rows if not only or row["code"] in only), key=_place))
+    named = (named_ends(row) for row in rows if not only or row["code"] in only)
+    rows = _first_of_each_first(sorted(named, key=_place))
     return rows, [row for row in rows if not any(_matches(row, *ignore) for ignore in ignored)]
+
+
+def named_ends(row: dict[str, Any]) -> dict[str, Any]:
+    """A finding with the names of the addresses that it names (`--names`): in its sentences, and in `who`."""
+    if not address_names.known_names():
+        return row
+    who = row["who"]
+    names = {
+        "client_name": address_names.name_of(who.get("client_ip")),
+        "broker_name": address_names.name_of(address_names.without_port(who.get("broker") or "")),
+    }
+    return {
+        **row,
+        "who": {**who, **{key: name for key, name in names.items() if name is not None}},
+        **{key: row[key] and address_names.in_text(row[key]) for key in ("text", "cause")},
+    }
 
 
 # ------------------------------------------------------------------------------------------------- what was asked

@@ -163,7 +163,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     try:
         command, options = parse(arguments)
         function = command.function(options)
-        with _output_of(command, options) as options:
+        with _names_of(options), _output_of(command, options) as options:
             code: int = _interruptible(function, options)
         sys.stdout.flush()
         return code
@@ -181,6 +181,15 @@ def _run(arguments: Sequence[str] | None) -> int:
             raise
         _leave_stdout()  # of what has no name only stdout is left: captures and datasets say what failed themselves
         fail(f"stdout cannot be written: {failure.strerror}", "is the disk full? what was printed is cut off")
+
+
+def _names_of(options: Any) -> contextlib.AbstractContextManager[None]:
+    """Have the names of `--names` while a command runs."""
+    if not getattr(options, "names", ()):
+        return contextlib.nullcontext()
+    from kwire.analyzer.common import address_names
+
+    return address_names.opened(options.names)
 
 
 @contextlib.contextmanager

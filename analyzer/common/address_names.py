@@ -1,16 +1,20 @@
-"""Names of addresses, from files that people have: hosts, CSV, and what kubectl prints.
+"""Names of addresses, from files that people have: hosts, CSV, what kubectl prints, and captures.
 
-In: files of `--names`. Out: a name by address, in its usual form (RFC 5952). Rules: the form is told by the content;
-where an address has several names the first counts; a pod on its node's network is not a name of the node's address.
+In: files of `--names`. Out: a name by address, in its usual form (RFC 5952), for the whole process while they are
+`opened`. Rules: the form is told by the content; where an address has several names the first counts; a pod on its
+node's network is not a name of the node's address; a name is printable, and whoever writes it escapes it as any text.
 """
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import ipaddress
 import json
+import os
 import re
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +25,72 @@ MOST_BYTES: Final = 256 << 20
 """Of a file: a cluster's pods as JSON are some 10 kB each."""
 LONGEST_NAME: Final = 253
 """Characters of a name, as of a host (RFC 1035)."""
-_FORMS: Final = "a hosts file, CSV (address,name), or kubectl get pods -o json or -o wide"
+_FORMS: Final = "a hosts file, CSV (address,name), kubectl get pods -o json or -o wide, or a capture with names"
+
+COLUMNS: Final = {"client_name": "client_ip", "broker_name": "broker_ip"}
+"""Columns of names that exchanges and connections have while names are opened, and the address of each."""
+
+_names: dict[str, str] = {}
+_using = threading.RLock()
+
+
+@contextlib.contextmanager
+def opened(paths: Sequence[str | os.PathLike[str]]) -> Iterator[None]:
+    """Have the names of some files meanwhile, in the whole process. Raises UsageError, and CaptureError of captures."""
+    global _names
+    with _using:
+        before = _names
+        try:
+            _names = read_names([os.fspath(path) for path in paths]) if paths else before
+            yield
+        finally:
+            _names = before
+
+
+def known_names() -> Mapping[str, str]:
+    """The names that are opened, by address."""
+    return _names
+
+
+def name_of(ip: str | None) -> str | None:
+    """The name of an address; None: it has none."""
+    return _names.get(ip) if ip is not None else None
+
+
+def of_row(row: Mapping[str, str | None]) -> dict[str, str | None]:
+    """The columns of names of an exchange or a connection."""
+    return {column: name_of(row[ip]) for column, ip in COLUMNS.items()}
+
+
+def without_port(end: str) -> str:
+    """The address of `10.1.0.7:9092` or `[::1]:9092`."""
+    ip, _, _ = end.rpartition(":")
+    return ip.strip("[]")
+
+
+_ADDRESS: Final = re.compile(
+    r"(?<![\w.:\[#-])(?:(\d{1,3}(?:\.\d{1,3}){3})|\[([0-9a-f:.]+)\](?=:\d)|((?:[0-9a-f]{0,4}:){2,7}(?:\d{1,3}(?:\.\d{1,3}){3}|[0-9a-f]{0,4})))"
+    r"(:\d{1,5})?(?![\w-]|:\d|\.\w)"
+)
+"""An address in a sentence, with or without a port, but none in the name of a connection (`1.2.3.4:5-6.7.8.9:10#1`)."""
+
+
+def in_text(text: str, brief: bool = False) -> str:
+    """A sentence with the name of each address that has one: `kafka-0 (10.1.0.7:9092)`, between parentheses
+    `kafka-0 at 10.1.0.7:9092`; in brief `kafka-0:9092`."""
+    if not _names:
+        return text
+
+    def named(match: re.Match[str]) -> str:
+        name = _names.get(match[1] or match[2] or match[3])
+        if name is None:
+            return match[0]
+        if brief:
+            return f"{name}{match[4] or ''}"
+        before = text[: match.start()]
+        return f"{name} at {match[0]}" if before.count("(") > before.count(")") else f"{name} ({match[0]})"
+
+    return _ADDRESS.sub(named, text)
 
 
 def address(text: str) -> str | None:
@@ -35,21 +104,31 @@ def address(text: str) -> str | None:
 
 
 def read_names(paths: list[str]) -> dict[str, str]:
-    """Read files of names. Raises UsageError."""
+    """Read files of names. Raises UsageError, and CaptureError of captures."""
     names: dict[str, str] = {}
     for path in paths:
-        try:
-            with Path(path).open("rb") as file:
-                content = file.read(MOST_BYTES + 1)
-        except OSError as failure:
-            raise UsageError(f"{path}: {failure.strerror}", f"give --names {_FORMS}") from None
-        if len(content) > MOST_BYTES:
-            raise UsageError(f"{path}: larger than {MOST_BYTES >> 20} MiB", f"give --names {_FORMS}")
-        for known, name in _entries(path, content.decode("utf-8-sig", "replace")):
+        for ip, name in _entries_of(path):
             shown = printable(name)[:LONGEST_NAME]
             if shown:
-                names.setdefault(known, shown)
+                names.setdefault(ip, shown)
     return names
+
+
+def _entries_of(path: str) -> Iterator[tuple[str, str]]:
+    from kwire.analyzer.common import captured_names  # loads what reads captures
+
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(4)
+            if captured_names.is_capture(content):
+                yield from captured_names.names_in(path)
+                return
+            content += file.read(MOST_BYTES - 3)
+    except OSError as failure:
+        raise UsageError(f"{path}: {failure.strerror}", f"give --names {_FORMS}") from None
+    if len(content) > MOST_BYTES:
+        raise UsageError(f"{path}: larger than {MOST_BYTES >> 20} MiB", f"give --names {_FORMS}")
+    yield from _entries(path, content.decode("utf-8-sig", "replace"))
 
 
 def _entries(path: str, text: str) -> Iterator[tuple[str, str]]:

@@ -23,7 +23,7 @@ import pyarrow as pa
 from kwire.analyzer import api
 from kwire.analyzer.cli.commands import dataset_of
 from kwire.analyzer.common import output_file
-from kwire.analyzer.common.address_names import read_names
+from kwire.analyzer.common.address_names import known_names
 from kwire.analyzer.common.errors import UsageError
 from kwire.analyzer.common.escapes import printable
 from kwire.analyzer.common.version import __version__
@@ -62,7 +62,7 @@ def export(options: ShowOptions) -> int:
     assert options.write is not None
     _check(options)
     _check_file(options.write)
-    names = read_names(options.names)
+    names = known_names()
     points = capture_points(list(options.captures), options.rotated)
     with tempfile.TemporaryDirectory(prefix="kwire-show-") as folder:
         path = os.path.join(folder, "dataset")

@@ -15,6 +15,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from kwire.analyzer.bulk import exchange_tables
+from kwire.analyzer.common import address_names
 from kwire.analyzer.dataset import tables
 from kwire.analyzer.filter.conditions import end_point
 from kwire.analyzer.filter.tokens import Word, WordError, did_you_mean, short, suggest
@@ -81,7 +82,7 @@ def column_types() -> dict[str, pa.DataType]:
 @functools.cache
 def names() -> tuple[str, ...]:
     """List every name that is no path, sorted."""
-    return tuple(sorted({*column_types(), *SHORT, *ADDRESSES, "packet"}))
+    return tuple(sorted({*column_types(), *SHORT, *ADDRESSES, *address_names.COLUMNS, "packet"}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +249,7 @@ class Operand:
         if self.about.form == "address":
             ip, port = (row[name] for name in self.about.names)
             return None if ip is None else end_point(ip, port)
-        value = next((row[name] for name in self.about.names if row[name] is not None), None)
+        value = next((value for name in self.about.names if (value := cell(row, name)) is not None), None)
         return value if value is None or self.per == 1 else value // self.per
 
     def parts(self, row: Mapping[str, Any], request: Any = None, response: Any = None) -> list[Any]:
@@ -265,6 +266,8 @@ class Operand:
 def resolve(word: Word, purpose: str = "to filter by") -> Operand:
     """Resolve a name to its column or path. Raises WordError for an unknown name."""
     word = without_brackets(word)
+    if word.text in address_names.COLUMNS and not address_names.known_names():
+        raise WordError(word, f"`{word.text}` needs names of addresses", "--names FILE has them (kwire help filter)")
     operand = _column(word.text)
     if operand is not None:
         return operand
@@ -297,6 +300,8 @@ def _column(name: str) -> Operand | None:
         return Operand(name, Columns(ADDRESSES[name], "address"), "address")
     if name == "packet":
         return Operand(name, Columns(PACKETS, "integer"), "integer")
+    if name in address_names.COLUMNS:
+        return Operand(name, Columns((name,), "text"), "text")
     column = SHORT.get(name, name)
     kind = column_types().get(column)
     if kind is None:
@@ -330,6 +335,12 @@ def resolve_printed(word: Word, purpose: str) -> Operand:
 # --- values of one exchange -------------------------------------------------------------------------------------------
 
 
+def cell(row: Mapping[str, Any], name: str) -> Any:
+    """Get one exchange's value of a column, which may be the name of an address."""
+    address = address_names.COLUMNS.get(name)
+    return row[name] if address is None else address_names.name_of(row[address])
+
+
 def column_values(row: Mapping[str, Any], about: Columns) -> list[Any]:
     """Get the values, without nulls, of one exchange's columns."""
     if about.form == "api":
@@ -341,7 +352,7 @@ def column_values(row: Mapping[str, Any], about: Columns) -> list[Any]:
         return [] if None in pair else [pair]
     values = []
     for name in about.names:
-        value = row[name]
+        value = cell(row, name)
         if value is not None:
             values.extend(value) if about.form == "topics" else values.append(value)
     values = [value for value in values if value is not None]

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from kwire.analyzer.bulk import exchange_tables
 from kwire.analyzer.bulk.column_names import COLUMNS
+from kwire.analyzer.common import address_names
 from kwire.analyzer.filter.conditions import Test, apply_test
 from kwire.analyzer.filter.values import ENUMERATED
 from kwire.analyzer.frame import arrow
@@ -113,6 +114,14 @@ def _distinct(numbers: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     return used_numbers, place[numbers]
 
 
+def named(coded: Coded) -> Coded:
+    """Replace addresses by their names: null where an address has none."""
+    used, where = _distinct(coded.codes + 1, len(coded.values) + 1)
+    names = [address_names.name_of(coded.values[code - 1]) if code else None for code in used.tolist()]
+    codes = np.array([-1 if name is None else code for code, name in enumerate(names)], np.int64)
+    return Coded(codes[where], names)
+
+
 def _known_apis(keys: np.ndarray) -> np.ndarray:
     """Replace keys that Kafka does not have by null."""
     return np.where((keys >= 0) & (keys < len(schema.apis())), keys, NULL)
@@ -156,6 +165,8 @@ class TableColumns(ExchangeColumns):
         return Coded(codes, values)
 
     def texts(self, name: str) -> Coded:
+        if (address := address_names.COLUMNS.get(name)) is not None:
+            return named(self.texts(address))
         return self._coded(self._array(name))
 
     def addresses(self, names: tuple[str, ...]) -> Coded:
@@ -224,6 +235,9 @@ class RowColumns(ExchangeColumns):
         return ends
 
     def texts(self, name: str) -> Coded | None:
+        if (address := address_names.COLUMNS.get(name)) is not None:
+            ips = self.texts(address)
+            return ips and named(ips)
         if name == "capture":
             return Coded(np.zeros(self.n, np.int64), (self.names.capture,))
         if name == "connection":

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from kwire.analyzer.common import address_names
 from kwire.analyzer.filter import names
 from kwire.analyzer.filter import values as v
 from kwire.analyzer.filter.conditions import Test, TextTest
@@ -130,6 +131,7 @@ TEXT_NAMES: Final = frozenset(
         "transactional_id",
         "request_file",
         "response_file",
+        *address_names.COLUMNS,
     )
 )
 """Bare words that are names, not values, when compared with a name of text. Other words are values: topics and clients

@@ -56,12 +56,14 @@ class NamesOptions:
     names: list[str] = repeated(
         "--names",
         metavar="FILE",
-        help="names of addresses (repeatable): a hosts file, CSV, or kubectl get pods -o json or -o wide",
+        group=_READING,
+        help="names of addresses (repeatable): a hosts file, CSV, kubectl get pods -o json or -o wide, or a capture, "
+        "for its name blocks and DNS answers",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class CaptureOptions(KeylogOptions, PortOptions):
+class CaptureOptions(NamesOptions, KeylogOptions, PortOptions):
     """How captures are to be understood, for commands that keep the rest to themselves."""
 
     rotated: bool = flag("--rotated", group=_READING, help="the captures are one, rotated into several files")

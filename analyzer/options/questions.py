@@ -11,6 +11,7 @@ from kwire.analyzer.options.common import (
     CommandOptions,
     EngineOptions,
     KeylogOptions,
+    NamesOptions,
     PayloadArguments,
     ReadArguments,
     ViewsOptions,
@@ -20,7 +21,7 @@ from kwire.analyzer.options.declare import argument, flag, option, repeated
 
 
 @dataclass(frozen=True, kw_only=True)
-class SqlOptions(PayloadArguments, EngineOptions, ViewsOptions, KeylogOptions, CommandOptions):
+class SqlOptions(PayloadArguments, EngineOptions, ViewsOptions, NamesOptions, KeylogOptions, CommandOptions):
     """Options of `kwire sql`."""
 
     examples: ClassVar[tuple[tuple[str, str], ...]] = (

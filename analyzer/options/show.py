@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from kwire.analyzer.options import values
-from kwire.analyzer.options.common import CommandOptions, NamesOptions, PayloadArguments, ReadArguments, color
+from kwire.analyzer.options.common import CommandOptions, PayloadArguments, ReadArguments, color
 from kwire.analyzer.options.declare import argument, flag, option
 
 _FORM = "form"
@@ -14,7 +14,7 @@ _FORM = "form"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShowOptions(NamesOptions, PayloadArguments, ReadArguments, CommandOptions):
+class ShowOptions(PayloadArguments, ReadArguments, CommandOptions):
     """Options of `kwire show`."""
 
     examples: ClassVar[tuple[tuple[str, str], ...]] = (

@@ -7,6 +7,7 @@ notes on stderr. Errors of the user's input leave as `UsageError`.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import difflib
 import os
 import sys
@@ -19,6 +20,7 @@ import pyarrow.compute as pc
 from kwire.analyzer.cli import commands
 from kwire.analyzer.cli.color import Paint, painter
 from kwire.analyzer.cli.pager import paged
+from kwire.analyzer.common import address_names
 from kwire.analyzer.common.errors import UsageError
 from kwire.analyzer.common.escapes import json_text, printable
 from kwire.analyzer.common.times import rfc3339
@@ -71,10 +73,20 @@ def stories(dataset: StoredDataset, query: StoryQuery, notes: list[str] | None) 
     the query names nothing that occurs."""
     with spill.reuse():
         _check(dataset, query)
-        every = [(_heading(source), _events_of(source, query)) for source in _sources(dataset, notes)]
+        every = [
+            (_heading(source), list(map(_named, _events_of(source, query)))) for source in _sources(dataset, notes)
+        ]
     if query.offset is not None and not any(events for _, events in every):
         raise _no_record(dataset, query)
     return every
+
+
+def _named(event: Event) -> Event:
+    """The event with the names of the addresses that it names (`--names`)."""
+    if not address_names.known_names():
+        return event
+    actor = address_names.in_text(event.actor, brief=True)
+    return dataclasses.replace(event, actor=actor, text=address_names.in_text(event.text))
 
 
 def highlights(dataset: StoredDataset, most: int) -> list[str]:

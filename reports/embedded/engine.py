@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from kwire.analyzer.dataset import dataset as datasets
 from kwire.analyzer.dataset import tables
-from kwire.reports import catalog, relations
+from kwire.reports import catalog, named_ends, relations
 from kwire.reports.embedded import functions
 from kwire.reports.embedded.prepared import Prepared, translator
 from kwire.reports.engine_protocol import UnknownColumn, UnsupportedSqlError, cancel
@@ -193,7 +193,19 @@ class Embedded:
         """A table of the contract over all datasets."""
         parts = [self._part(name, files, renamed) for files, renamed in relations.listed(self._opened, name)]
         nothing = ", ".join(f'CAST(NULL AS {_type(column.type)}) AS "{column.name}"' for column in tables.TABLES[name])
-        return " UNION ALL ".join(parts) if parts else f"SELECT {nothing} WHERE false"
+        return self._with_names(name, " UNION ALL ".join(parts) if parts else f"SELECT {nothing} WHERE false")
+
+    def _with_names(self, name: str, table: str) -> str:
+        """A table with the names of its addresses as its last columns."""
+        columns = named_ends.columns(name)
+        if columns and "address_names" not in self._created:
+            self._make("address_names")
+        joins = "".join(
+            f" LEFT JOIN address_names AS {column} ON {column}.address = kwire_table.{ip}"
+            for column, ip in columns.items()
+        )
+        shown = "".join(f', {column}.name AS "{column}"' for column in columns)
+        return f"SELECT kwire_table.*{shown} FROM ({table}) AS kwire_table{joins}" if columns else table
 
     def _part(self, name: str, files: Sequence[str], renamed: dict[str, str]) -> str:
         """A table of a dataset: its columns by name, null where the files, older than this kwire, lack one."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kwire.reports import catalog
+from kwire.reports import catalog, named_ends
 from kwire.reports.engine_protocol import Engine, cancel
 
 FOLDER = Path(__file__).resolve().parent / "questions"
@@ -87,8 +87,10 @@ def ask(engine: Engine, questions: Sequence[Question]) -> dict[str, AnsweredQues
 
 def _ask(engine: Engine, question: Question) -> AnsweredQuestion:
     table, more = engine.ask(question.sql, question.rows, repeated=not catalog.is_own(question.name))
-    if catalog.is_own(question.name):  # it need not say what each column holds
-        about = {name: question.columns.get(name, "") for name in table.column_names}
+    table = named_ends.with_names(table)
+    if list(question.columns) != table.column_names:  # names were added, or it is a user's, which need not say
+        known = named_ends.ABOUT | question.columns
+        about = {name: known.get(name, "") for name in table.column_names}
         question = dataclasses.replace(question, columns=about)
     rows = tuple(zip(*(column.to_pylist() for column in table.columns)))
     return AnsweredQuestion(question, rows, more)

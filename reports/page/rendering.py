@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from kwire.analyzer.cli.text import duration, printable, size
+from kwire.analyzer.common.address_names import in_text
 from kwire.analyzer.common.markdown import literal
 from kwire.analyzer.common.times import rfc3339, utc
 from kwire.captures.errors import KwireError
@@ -508,10 +509,15 @@ def _charts(report: Report) -> dict[str, Any]:
                     "unit": chart.unit,
                     "step": report.span.width_us / 1e6,
                     "times": data.times,
-                    "choices": {printable(name): _series(series) for name, series in data.choices.items()},
+                    "choices": {_label(name): _series(series) for name, series in data.choices.items()},
                 }
     return drawn
 
 
+def _label(name: str) -> str:
+    """Label a line of a chart: addresses by their names."""
+    return printable(in_text(name, brief=True))
+
+
 def _series(series: Mapping[str, Sequence[float | None]]) -> list[dict[str, Any]]:
-    return [{"label": printable(name), "values": list(values)} for name, values in series.items()]
+    return [{"label": _label(name), "values": list(values)} for name, values in series.items()]

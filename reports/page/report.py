@@ -6,10 +6,12 @@ is not needed afterwards.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kwire.analyzer.common import address_names
 from kwire.analyzer.common.times import EPOCH, moment
 from kwire.reports.page import health, questions, sections
 from kwire.reports.page.health import Statement
@@ -51,9 +53,16 @@ def make(engine: Engine, sources: tuple[str, ...], target: str | None, version: 
     span = _span(engine)
     asked_questions = sections.questions(span or Span(EPOCH, EPOCH), target)
     answers = questions.ask(engine, asked_questions)
-    return Report(
-        sources, version, span, target, answers, tuple(health.statements(answers, target)), sections.sections()
-    )
+    statements = tuple(map(_named, health.statements(answers, target)))
+    return Report(sources, version, span, target, answers, statements, sections.sections())
+
+
+def _named(statement: Statement) -> Statement:
+    """The statement with the names of the addresses that it names (`--names`)."""
+    if not address_names.known_names():
+        return statement
+    names = tuple((address_names.in_text(name, brief=True), times) for name, times in statement.names)
+    return dataclasses.replace(statement, text=address_names.in_text(statement.text), names=names)
 
 
 CONF = {

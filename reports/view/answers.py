@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from kwire.analyzer import __version__
 from kwire.analyzer.cli import exchange_lines
+from kwire.analyzer.common import address_names
 from kwire.analyzer.common.times import micros
 from kwire.analyzer.dataset import tables
 from kwire.analyzer.filter.values import ENUMERATED
@@ -246,7 +247,7 @@ def info(view: DataView, query: Query) -> Any:
         "command": list(view.command),
         "bytes": view.messages.available,
         "pairs": _pairs(view),
-        "columns": [_column(view, column) for column in tables.EXCHANGES],
+        "columns": [_column(view, column) for column in view.tables.described()],
     }
 
 
@@ -330,7 +331,7 @@ def rows(view: DataView, query: Query) -> Any:
     names = (
         [view.tables.column_of(name) for name in requested.split(",")]
         if requested
-        else tables.schema("exchanges").names
+        else [column.name for column in view.tables.described()]
     )
     selected = view.tables.rows_at(numbers, dict.fromkeys((*names, *_LINE_COLUMNS)))
     return {
@@ -434,7 +435,8 @@ def partitions(view: DataView, query: Query) -> Any:
 def facets(view: DataView, query: Query) -> Any:
     """Count values of some columns among the chosen exchanges, most frequent first."""
     requested = query.get("fields", "")
-    names = dict.fromkeys(requested.split(",")) if requested else summary_counts.FACETS  # each costs a pass over all
+    # Each costs a pass over all.
+    names = dict.fromkeys(requested.split(",")) if requested else summary_counts.fields(view.tables)
     return {"facets": summary_counts.facets(view.tables, view.tables.chosen(query.get("filter", "")), names)}
 
 
@@ -568,6 +570,7 @@ def _finding(row: dict[str, Any]) -> dict[str, Any]:
             keys.setdefault(key, which)
     names = ("severity", "code", "text", "cause", "proven", "advice", "count", "since")
     columns = {name: _safe(row[name]) for name in names}
+    columns |= {name: row[name] and address_names.in_text(row[name]) for name in ("text", "cause")}
     return {**columns, "evidence": [{"which": which, "key": key} for key, which in keys.items()]}
 
 

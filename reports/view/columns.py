@@ -19,6 +19,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from kwire.analyzer.common import address_names
 from kwire.analyzer.dataset import tables
 from kwire.analyzer.dataset.dataset import StoredDataset
 from kwire.analyzer.filter.names import ADDRESSES
@@ -186,10 +187,14 @@ def open_columns(folder: Path) -> Columns:
     """Map the columns that `write_columns` wrote. Raises OSError and ValueError if they are damaged."""
     listed = json.loads((folder / LIST).read_bytes())
     n, values = listed["rows"], listed["values"]
+    codes = {name: _load(folder, name) for name in (*TEXTS, *ADDRESSES)}
+    if address_names.known_names():
+        for name, ip in address_names.COLUMNS.items():
+            codes[name], values[name] = _names_of(codes[ip], values[ip])
     columns = Columns(
         n,
         {name: _load(folder, name) for name in INTEGERS},
-        {name: _load(folder, name) for name in (*TEXTS, *ADDRESSES)},
+        codes,
         values,
         ListColumn(*_load_lists(folder, "topics"), None, values["topics"]),
         ListColumn(*_load_lists(folder, "errors"), _load(folder, "errors.count")),
@@ -202,6 +207,15 @@ def open_columns(folder: Path) -> Columns:
     if any(len(array) != n for array in arrays):
         raise ValueError("columns of different lengths")
     return columns
+
+
+def _names_of(codes: np.ndarray, addresses: Sequence[str]) -> tuple[np.ndarray, list[str]]:
+    """Look up the names of addresses (`--names`): codes of each row, -1 for null, and the distinct names."""
+    names: dict[str, int] = {}
+    named = (address_names.name_of(ip) for ip in addresses)
+    of = [-1 if name is None else names.setdefault(name, len(names)) for name in named]
+    table = _narrow_codes(np.array([*of, -1]), addresses)
+    return table[codes], list(names)
 
 
 def _narrow(array: np.ndarray, span: tuple[int, int] | None) -> np.ndarray:

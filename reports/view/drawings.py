@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from kwire.analyzer.common import address_names
 from kwire.reports.view.tables import Tables, format_key
 
 ARROWS: Final = 2_000
@@ -46,7 +47,7 @@ def ladder(tables: Tables, text: str, start: int, count: int) -> dict[str, Any]:
     actors: dict[str, int] = {}
     arrows: list[list[Any]] = []
     for row in rows:
-        client = f"{row['client_ip']} {row['client_id'] or ''}".strip()
+        client = f"{_host(row['client_ip'])} {row['client_id'] or ''}".strip()
         sender = actors.setdefault(f"client {client}", len(actors))
         broker = actors.setdefault(_broker(row["broker_ip"], row["broker_port"], known), len(actors))
         code = row["errors"][0]["code"] if row["errors"] else 0
@@ -129,7 +130,12 @@ def _client(tables: Tables, code: int | None, ids: int) -> str:
     ip, name = code // ids - 1, code % ids - 1
     values = tables.columns.values
     called = values["client_id"][name] if name >= 0 else ""
-    return f"client {values['client_ip'][ip] if ip >= 0 else '?'} {called}".strip()
+    return f"client {_host(values['client_ip'][ip]) if ip >= 0 else '?'} {called}".strip()
+
+
+def _host(ip: str | None) -> str:
+    """An address by its name, in one word: what follows is the client id."""
+    return "\u00a0".join((address_names.name_of(ip) or str(ip)).split())
 
 
 def _broker(ip: str | None, port: int | None, known: dict[tuple[str, int], int]) -> str:
@@ -137,7 +143,7 @@ def _broker(ip: str | None, port: int | None, known: dict[tuple[str, int], int])
     if node is None:  # brokers advertise host names; a port that only one broker has identifies it
         same = [number for (_, of), number in known.items() if of == port]
         node = same[0] if len(same) == 1 else None
-    return f"broker {ip}:{port}" if node is None else f"broker {node}"
+    return f"broker {_host(ip)}:{port}" if node is None else f"broker {node}"
 
 
 def _leaders(tables: Tables, topics: set[str], times: list[int]) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from kwire.analyzer.dataset import tables as contract
+from kwire.analyzer.common import address_names
 from kwire.analyzer.filter import names
 from kwire.analyzer.filter.conditions import end_point
 from kwire.analyzer.filter.tokens import Word, WordError
@@ -146,8 +146,9 @@ def _fitting(known: Iterable[dict[str, Any]], word: str) -> Iterator[dict[str, A
 
 
 def _names(tables: Tables, typed: _CursorWord) -> Iterator[dict[str, Any]]:
-    about = {column.name: column.about for column in contract.EXCHANGES}
-    for name in sorted(names.names(), key=lambda name: (name not in names.SHORT and name not in _FIRST, name)):
+    about = {column.name: column.about for column in tables.described()}
+    there = (name for name in names.names() if name not in address_names.COLUMNS or name in about)
+    for name in sorted(there, key=lambda name: (name not in names.SHORT and name not in _FIRST, name)):
         column = names.SHORT.get(name, name)
         yield {
             "text": name,

@@ -240,7 +240,7 @@ class _DatasetSource:
 
     def make_view(self, tables: Tables, messages: Messages, growing: bool = False) -> DataView:
         """Make a view of this dataset."""
-        command = ("kwire", "view", self.source)
+        command = ("kwire", "view", self.source, *_names(self.options))
         how = self.options.filter or ""
         return DataView(tables, messages, name_of(self.source), command, how, growing, self.notes)
 
@@ -325,6 +325,7 @@ class _CaptureSource:
             *(["--rotated"] if how.rotated else []),
             *(word for port in how.ports for word in ("--port", str(port))),
             *(word for path in how.keylogs for word in ("--keylog", os.fspath(path))),
+            *_names(self.options),
         )
         name = ", ".join(map(name_of, self.sources))
         return DataView(tables, messages, name, command, self.options.filter or "", growing, self.notes)
@@ -496,3 +497,8 @@ def _same(path: Path, files: Sequence[dict[str, object]]) -> bool:
     except (CaptureError, OSError):
         return False
     return there == sorted((str(entry.get("name")), entry.get("size")) for entry in files)
+
+
+def _names(options: ViewOptions) -> tuple[str, ...]:
+    """Options of a command line that has the same names of addresses."""
+    return tuple(word for path in options.names for word in ("--names", path))

@@ -10,8 +10,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from kwire.analyzer.common import address_names
 from kwire.analyzer.dataset import tables as contract
 from kwire.analyzer.dataset.dataset import readable
+from kwire.reports import named_ends
 from kwire.reports.view.filter_values import filter_time, quoted
 from kwire.reports.view.tables import OTHER_ROWS, BadRequestError, Key, Tables
 
@@ -33,6 +35,9 @@ def window(tables: Tables, name: str, sort: str, start: int, count: int) -> dict
         plain.append(column)
         for row in rows:
             row.setdefault(column.name, value(row))
+    for column, ip in named_ends.columns(name).items():
+        plain.append(contract.Column(column, pa.string(), named_ends.ABOUT[column]))
+        rows = [{**row, column: address_names.name_of(row[ip])} for row in rows]
     by = sort.removeprefix("-")
     if sort and by not in {column.name for column in plain}:
         raise BadRequestError(f"sort={sort[:40]}: no column of {name}")

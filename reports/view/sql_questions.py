@@ -72,7 +72,7 @@ class SqlQuestions:
 
     def window(self, name: str, sort: str, start: int, count: int) -> dict[str, Any]:
         """Get a window of the rows that answer a question; `sort`: as for exchanges. Raises KwireError, Cancelled."""
-        from kwire.reports import catalog
+        from kwire.reports import catalog, named_ends
 
         try:
             question = catalog.view(name)
@@ -94,7 +94,7 @@ class SqlQuestions:
                     "name": column.name,
                     "title": column.name,
                     "kind": _kind(column),
-                    "about": question.columns.get(column.name, ""),
+                    "about": question.columns.get(column.name, "") or named_ends.ABOUT.get(column.name, ""),
                     "sorted": not pa.types.is_nested(column.type),
                 }
                 for column in table.schema
@@ -118,7 +118,7 @@ class SqlQuestions:
 def _ask(dataset: Path, name: str) -> tuple[pa.Table, bool]:
     """Get the rows of a question, and whether there are more. Raises KwireError, Cancelled."""
     from kwire.captures.extras import install
-    from kwire.reports import catalog, engines
+    from kwire.reports import catalog, engines, named_ends
     from kwire.reports.engine_protocol import TranslatorError, UnknownColumn, UnsupportedSqlError, cancel
 
     if not engines.installed():
@@ -134,7 +134,7 @@ def _ask(dataset: Path, name: str) -> tuple[pa.Table, bool]:
                 cancel(engine, [future])
                 raise
             table, more = future.result()
-            return table, more
+            return named_ends.with_names(table), more
     except UnknownColumn as failure:
         raise BadRequestError(f"{name}: there is no column {failure.name}") from None
     except TranslatorError as failure:

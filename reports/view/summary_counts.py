@@ -24,6 +24,11 @@ SHOWN: Final = 12
 QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
 
 
+def fields(tables: Tables) -> tuple[str, ...]:
+    """List the columns whose values are counted by default: of clients also their names, where they have some."""
+    return (*FACETS, *(name for name in ("client_name",) if name in tables.columns.codes))
+
+
 def facets(tables: Tables, chosen: Selection, names: Iterable[str]) -> list[dict[str, Any]]:
     """List each column's most frequent values, as text and in a filter's syntax, and count the others."""
     summaries = []

@@ -25,6 +25,7 @@ from kwire.analyzer.filter.tokens import Word, WordError
 from kwire.analyzer.frame.counting import blocks
 from kwire.analyzer.frame.spill import check_cancelled
 from kwire.captures.errors import KwireError
+from kwire.reports import named_ends
 from kwire.reports.view import orders
 from kwire.reports.view.cache import ArrayCache
 from kwire.reports.view.columns import Columns
@@ -390,7 +391,12 @@ class Tables:
     # -- rows -------------------------------------------------------------------------------------------------------
     def row(self, number: int) -> dict[str, Any]:
         """Get one exchange like `Table.to_pylist`, except that times are microseconds, and errors are codes."""
-        return self.rows_at(np.array([number]), tables.schema("exchanges").names)[0]
+        return self.rows_at(np.array([number]), (column.name for column in self.described()))[0]
+
+    def described(self) -> list[tables.Column]:
+        """List the columns of exchanges, with those of names (`--names`) where there are names."""
+        named = (tables.Column(name, pa.string(), about) for name, about in named_ends.ABOUT.items())
+        return [*tables.EXCHANGES, *(column for column in named if column.name in self.columns.codes)]
 
     def rows_at(self, numbers: np.ndarray, names: Iterable[str]) -> list[dict[str, Any]]:
         """Get some columns of some rows, like `row`."""

@@ -79,24 +79,26 @@ export function end(ip, port) {
 /**
  * @param {string} side
  * @param {ReadonlySet<string>} same columns that have one value in all rows: what tells ends apart is enough
+ * @param {boolean} named addresses have names (--names)
  * @returns {Column}
  */
-function address(side, same) {
-  const [ip, port] = [`${side}_ip`, `${side}_port`];
+function address(side, same, named) {
+  const [ip, port, name] = [`${side}_ip`, `${side}_port`, `${side}_name`];
   const short = same.has(ip) ? (/** @type {Row} */ row) => `:${row[port]}` : same.has(port) && side === "broker" ? (/** @type {Row} */ row) => row[ip] : (/** @type {Row} */ row) => end(row[ip], row[port]);
   return {
-    id: side, title: side, width: 21, needs: [ip, port], sort: side,
+    id: side, title: side, width: 21, needs: named ? [ip, port, name] : [ip, port], sort: side,
     about: side === "client" ? "Address of the client." : "Address of the broker.",
-    text: (row) => (row[ip] === null ? "" : short(row)),
+    text: (row) => (row[ip] === null ? "" : row[name] ? `${printable(row[name])}:${row[port]}` : short(row)),
     terms: (row) => (row[ip] === null ? [] : [[side, end(row[ip], row[port])]]),
   };
 }
 
 /**
  * @param {ReadonlySet<string>} same
+ * @param {ReadonlySet<string>} there columns of the table
  * @returns {Column[]}
  */
-const made = (same) => [
+const made = (same, there) => [
   {
     id: "time", title: "time", width: 26, tight: 15, right: true, needs: ["request_time", "response_time"], sort: "request_time",
     about: "First byte of the request: in seconds since the capture began, or in UTC (u).",
@@ -106,8 +108,8 @@ const made = (same) => [
     },
     terms: (row) => (row.request_time === null ? [] : [["request_time", moment(row.request_time)]]),
   },
-  address("client", same),
-  address("broker", same),
+  address("client", same, there.has("client_name")),
+  address("broker", same, there.has("broker_name")),
   {
     id: "api", title: "API", width: 23, tight: 13, needs: ["api", "api_key", "api_version"], sort: "api", about: "API and its version.",
     text: (row) => {
@@ -170,7 +172,8 @@ function plain(column) {
  * @returns {Map<string, Column>}
  */
 export function known(table) {
-  const found = new Map(made(new Set(table.filter((one) => one.constant).map((one) => one.name))).map((column) => [column.id, column]));
+  const same = new Set(table.filter((one) => one.constant).map((one) => one.name)), there = new Set(table.map((one) => one.name));
+  const found = new Map(made(same, there).map((column) => [column.id, column]));
   for (const column of table) if (!found.has(column.name)) found.set(column.name, plain(column));
   const latency = found.get("latency_us");
   if (latency) latency.title = "latency";

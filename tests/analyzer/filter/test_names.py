@@ -6,18 +6,30 @@ proves: kwire.analyzer.filter.names.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kwire import analyzer
 from kwire.analyzer.cli.text import cell
+from kwire.analyzer.common import address_names
 from kwire.analyzer.common.times import rfc3339
 from kwire.analyzer.dataset import tables
 from kwire.analyzer.filter import names
 from kwire.analyzer.filter.evaluation import parse
 from kwire.analyzer.filter.tokens import Word, WordError
 from tests.shared import SAMPLES, capture_files
+
+
+@pytest.fixture(autouse=True)
+def address_names_of_samples(tmp_path: Path) -> Iterator[None]:
+    path = tmp_path / "hosts"
+    path.write_text("127.0.0.1 here\n")
+    with address_names.opened([path]):
+        yield
+
 
 PATHS = [
     "request.acks",
