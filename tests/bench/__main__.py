@@ -1,8 +1,13 @@
-"""Time kwire against tshark on the two generated captures, and print how the figures stand to the bars.
+"""Time kwire against tshark on generated captures and on real ones, and print how the figures stand to the bars.
 
-    python -m tests.bench                                   # what the issue asks: small, 300 MB
+    python -m tests.bench                                   # small, 300 MB, and the three real captures
     python -m tests.bench --case large --size 1.5G --case small --size 1G
     python -m tests.bench --case small --records none --records batches --threads 1 --threads 2
+    python -m tests.bench --case big64k --against 'OTHER/.venv/bin/kwire'   # in turn with another version
+
+*small* and *large* are generated, *small-reqs*, *big* and *big64k* real traffic that `tests.bench.real` makes once;
+results name their digests. `--against` runs another kwire in turn with this one, all defaults on, and prints the ratio
+of their processor times, least of the runs: a figure that other work on the machine disturbs least.
 
 Both tools run as whole processes on the same file in the same run, the file warm in the page cache, the kernels warm
 in theirs. Every kwire run writes its dataset, and its rows are counted: a fast wrong answer is no figure. Memory is the
@@ -15,6 +20,7 @@ import argparse
 import json
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -39,6 +45,7 @@ FIELDS = (
     "kafka.topic_name",
     "kafka.error",
 )
+CASES = ("small", "large", "small-reqs", "big", "big64k")
 # Times tshark, from DESIGN: (bar, aim) by case and --records.
 BARS = {
     ("large", "none"): (10, 20),
@@ -104,9 +111,9 @@ def kwire(path: str, records: str, threads: int, dataset: Path) -> list[str]:
     return [*KWIRE, "analyze", path, *options]
 
 
-def tshark(path: str) -> list[str]:
+def tshark(path: str, port: int = 9092) -> list[str]:
     fields = [part for field in FIELDS for part in ("-e", field)]
-    return ["tshark", "-r", path, "-T", "fields", *fields, "-d", "tcp.port==9092,kafka"]
+    return ["tshark", "-r", path, "-T", "fields", *fields, "-d", f"tcp.port=={port},kafka"]
 
 
 def rows_of(dataset: Path) -> int:
@@ -160,36 +167,70 @@ def say(text: str) -> None:
 
 
 def bench_case(case: str, size: int, chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Generate, warm up, run kwire in every way asked for and tshark once."""
-    path = folder / f"{case}-{size}.pcap"
-    say(f"== {case}: generating {size / 1e6:.0f} MB")
-    make = generate.large if case == "large" else generate.small
-    generated = make(path, size, **({"connections": chosen.connections} if chosen.connections else {}))
-    say(f"   {generated.packets:,} packets, {generated.exchanges:,} exchanges, {generated.connections} connections")
+    """Get the capture, warm up, run kwire in every way asked for, and tshark and `cat` once."""
+    from tests.bench import real
+
+    if case in real.CASES:
+        made = real.capture(case)
+        path, exchanges, port = Path(made.path), None, made.port
+        capture: dict[str, Any] = asdict(made) | {"path": path.name}
+        say(f"== {case}: {made.file_bytes / 1e6:.0f} MB, sha256 {made.sha256[:16]}")
+    else:
+        path, port = folder / f"{case}-{size}.pcap", 9092
+        say(f"== {case}: generating {size / 1e6:.0f} MB")
+        make = generate.large if case == "large" else generate.small
+        generated = make(path, size, **({"connections": chosen.connections} if chosen.connections else {}))
+        exchanges = generated.exchanges
+        capture = asdict(generated) | {"path": path.name}
+        say(f"   {generated.packets:,} packets, {generated.exchanges:,} exchanges, {generated.connections} connections")
+    into_page_cache(path)
     dataset = folder / "dataset"
+    warm = generate.small(folder / "warm.pcap", 100_000)
     runs: list[dict[str, Any]] = []
     for records in chosen.records:
-        warm = make(folder / "warm.pcap", 100_000)
         measured("warm up", kwire(warm.path, records, max(chosen.threads), dataset))
         for threads in chosen.threads:
-            into_page_cache(path)
-            tries = [measured("kwire", kwire(generated.path, records, threads, dataset)) for _ in range(chosen.runs)]
+            tries = [measured("kwire", kwire(str(path), records, threads, dataset)) for _ in range(chosen.runs)]
             rows = rows_of(dataset)
-            if rows != generated.exchanges:
-                raise RuntimeError(f"{case}: the dataset has {rows} exchanges, the capture has {generated.exchanges}")
+            if rows != (exchanges := rows if exchanges is None else exchanges):
+                raise RuntimeError(f"{case}: the dataset has {rows} exchanges, the capture has {exchanges}")
             best = min(tries, key=lambda run: run.seconds)
             all_seconds = [run.seconds for run in tries]
             runs.append({"records": records, "threads": threads, "all_seconds": all_seconds, **asdict(best)})
             say(f"   kwire --records {records} --threads {threads}: {best.seconds:.2f} s")
+    paired = in_turn(chosen.against, path, dataset, chosen.runs) if chosen.against else None
     other = None
     if chosen.tshark:
         say("   tshark (takes a while)")
         into_page_cache(path)
-        other = measured("tshark", tshark(generated.path))
+        other = measured("tshark", tshark(str(path), port))
         say(f"   tshark: {other.seconds:.2f} s")
-    path.unlink()
-    capture = asdict(generated) | {"path": path.name}
-    return {"case": case, "capture": capture, "kwire": runs, "tshark": asdict(other) if other else None}
+    read = min((measured("cat", ["cat", str(path)]) for _ in range(chosen.runs)), key=lambda run: run.seconds)
+    if case not in real.CASES:
+        path.unlink()
+    return {
+        "case": case,
+        "capture": capture,
+        "kwire": runs,
+        "against": paired,
+        "tshark": asdict(other) if other else None,
+        "cat": asdict(read),
+    }
+
+
+def in_turn(against: str, path: Path, dataset: Path, runs: int) -> dict[str, Any]:
+    """Run this kwire and another in turn, all defaults on -> processor seconds of each run, and the least one's ratio.
+
+    against: the other's command, as a shell would split it."""
+    processor: dict[str, list[float]] = {"this": [], "other": []}
+    commands = {"this": list(KWIRE), "other": shlex.split(against)}
+    for _ in range(runs + 1):  # the first warms up
+        for name, command in commands.items():
+            run = measured(name, [*command, "analyze", str(path), "-o", str(dataset)])
+            processor[name].append(run.user_seconds + run.system_seconds)
+    this, other = (min(seconds[1:]) for seconds in processor.values())
+    say(f"   in turn: {this:.2f} s of processor, the other {other:.2f} s: {this / other:.2f}")
+    return {"other": against, "processor_seconds": processor, "ratio": this / other}
 
 
 def into_page_cache(path: Path) -> None:
@@ -229,6 +270,13 @@ def report(result: dict[str, Any]) -> str:
                 f"| {run['seconds']:.2f} | {seconds} | {times} | {bar} | {aim} "
                 f"| {run['peak_anonymous_mb']:.0f} | {run['peak_rss_mb']:.0f} |"
             )
+    for case in result["cases"]:
+        lines.append("")
+        name = f"{case['case']} ({case['capture'].get('sha256', 'generated')[:16]})"
+        times = ", ".join(f"{run['seconds'] / case['cat']['seconds']:.1f}" for run in case["kwire"])
+        lines.append(f"{name}: times cat {times}")
+        if case["against"]:
+            lines.append(f"{name}: {case['against']['ratio']:.2f} of the processor time of {case['against']['other']}")
     if result["start"]:
         start = result["start"]
         lines.append("")
@@ -240,8 +288,9 @@ def report(result: dict[str, Any]) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__.split("\n")[0])
-    parser.add_argument("--case", action="append", choices=("small", "large"), help="repeatable (default small)")
+    parser.add_argument("--case", action="append", choices=CASES, help="repeatable (default: all but large)")
     parser.add_argument("--size", action="append", type=generate.size_of, help="of each case in turn (default 300M)")
+    parser.add_argument("--against", metavar="COMMAND", help="another version's kwire, run in turn with this one")
     parser.add_argument("--records", action="append", choices=("none", "batches", "meta"), help="(default none)")
     parser.add_argument("--threads", action="append", type=int, help="repeatable (default 2)")
     parser.add_argument("--connections", type=int, help="default: 8 in large, 50 in small")
@@ -252,7 +301,7 @@ def main(arguments: list[str] | None = None) -> int:
     add_save(parser)
     chosen = parser.parse_args(arguments)
     chosen.records, chosen.threads = chosen.records or ["none"], chosen.threads or [2]
-    cases = chosen.case or ["small"]
+    cases = chosen.case or [case for case in CASES if case != "large"]
     sizes = (chosen.size or [])[: len(cases)]
     sizes += [300_000_000] * (len(cases) - len(sizes))
     if chosen.tshark and not shutil.which("tshark"):
