@@ -92,7 +92,7 @@ fuzz: $(VENV)/installed
 	$(BIN)/python -m tests.captures.chunks --count 1000
 
 bench: $(VENV)/installed
-	@echo "== bench: kwire against tshark on generated captures"
+	@echo "== bench: kwire against tshark on generated captures and real ones"
 	$(BIN)/python -m tests.bench $(ARGS)
 
 wheel: $(VENV)/installed

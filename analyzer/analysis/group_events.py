@@ -234,9 +234,10 @@ def _protocol(protocol_type: str | None) -> str:
     return CONNECT if protocol_type == CONNECT else CLASSIC
 
 
-def _inside(exchange: Exchange) -> dict[str, dict[str, Any]]:
-    """Return the decoded values of embedded formats by path."""
-    return {entry["path"]: entry["value"] for entry in exchange.embedded() if isinstance(entry["value"], dict)}
+def _inside(exchange: Exchange, side: str) -> dict[str, dict[str, Any]]:
+    """Return the decoded values of embedded formats of a `request` or a `response` by path."""
+    listed = exchange.embedded(sides=(side,))
+    return {entry["path"]: entry["value"] for entry in listed if isinstance(entry["value"], dict)}
 
 
 def _given_by(inside: dict[str, dict[str, Any]], paths: dict[str, str]) -> tuple[Assigned, Assigned | None]:
@@ -256,7 +257,7 @@ def _join(row: EventRow, group: str, exchange: Exchange) -> GroupEvent:
     event.session_ms = request["sessionTimeoutMs"]
     event.rebalance_ms = request.get("rebalanceTimeoutMs")
     event.generation, event.reason = None, request.get("reason") or None
-    inside = _inside(exchange)
+    inside = _inside(exchange, "request")  # the leader's response holds what all members sent
     topics = {
         topic
         for number in range(len(request["protocols"]))
@@ -275,7 +276,6 @@ def _sync(row: EventRow, group: str, exchange: Exchange) -> GroupEvent:
     event = row.event(SYNC, group)
     event.protocol = _protocol(request["protocolType"]) if request.get("protocolType") else None
     event.instance = request.get("groupInstanceId")
-    inside = _inside(exchange)
     paths = {}
     if request["assignments"]:
         event.by_leader = True
@@ -284,6 +284,7 @@ def _sync(row: EventRow, group: str, exchange: Exchange) -> GroupEvent:
     elif response is not None and response["errorCode"] == 0 and event.member is not None:
         paths[event.member] = "response.assignment"
     if paths:
+        inside = _inside(exchange, "request" if event.by_leader else "response")
         event.assigned, event.revoked = _given_by(inside, paths)
     return event
 

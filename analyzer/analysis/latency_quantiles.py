@@ -21,6 +21,8 @@ from kwire.analyzer.protocol import api_keys as apis
 _FINE_BITS: Final = 6
 """Bits after the leading one that tell buckets apart: 2**-6 is 1.6 %."""
 
+_NEVER: Final = np.iinfo(np.int64).max
+
 _WAITING: Final = (apis.FETCH, apis.SHARE_FETCH, apis.JOIN_GROUP, apis.SYNC_GROUP)
 """APIs whose answers brokers hold on purpose until there is data, or until all members are there."""
 
@@ -34,62 +36,65 @@ def _buckets(micros: np.ndarray) -> np.ndarray:
     return buckets
 
 
-@dataclass(slots=True)
-class Bucket:
-    """Latencies that are nearly the same: how many, the smallest and the largest."""
+_COUNT, _LEAST, _MOST = range(3)
 
-    count: int
-    least: int
-    most: int
+
+def _no_buckets() -> np.ndarray:
+    buckets = np.zeros((3, 1 << _FINE_BITS), np.int64)
+    buckets[_LEAST] = _NEVER
+    return buckets
 
 
 @dataclass(slots=True)
 class Histogram:
-    """Latencies in microseconds, by bucket."""
+    """Latencies in microseconds, by bucket.
 
-    buckets: dict[int, Bucket] = field(default_factory=dict)
+    buckets   int64[3, n]: how many, the smallest and the largest of each bucket's
+    """
+
+    buckets: np.ndarray = field(default_factory=_no_buckets)
 
     def add(self, micros: np.ndarray) -> None:
         """Add latencies, int64[n], none below 0."""
         if not len(micros):
             return
-        timed = np.sort(micros)
-        numbers = _buckets(timed)  # in order too
-        starts = np.flatnonzero(np.append(True, numbers[1:] != numbers[:-1]))
-        ends = np.append(starts[1:], len(numbers))
-        columns = numbers[starts], ends - starts, timed[starts], timed[ends - 1]
-        for bucket in zip(*(values.tolist() for values in columns), strict=True):
-            self._put(*bucket)
+        numbers = _buckets(micros)
+        counts = np.bincount(numbers)
+        self._grow(len(counts))
+        self.buckets[_COUNT, : len(counts)] += counts
+        np.minimum.at(self.buckets[_LEAST], numbers, micros)
+        np.maximum.at(self.buckets[_MOST], numbers, micros)
 
     def join(self, other: Histogram) -> None:
         """Add the latencies of another one."""
-        for number, bucket in other.buckets.items():
-            self._put(number, bucket.count, bucket.least, bucket.most)
+        count = other.buckets.shape[1]
+        self._grow(count)
+        own = self.buckets[:, :count]
+        own[_COUNT] += other.buckets[_COUNT]
+        np.minimum(own[_LEAST], other.buckets[_LEAST], out=own[_LEAST])
+        np.maximum(own[_MOST], other.buckets[_MOST], out=own[_MOST])
 
-    def _put(self, number: int, count: int, least: int, most: int) -> None:
-        bucket = self.buckets.get(number)
-        if bucket is None:
-            self.buckets[number] = Bucket(count, least, most)
-        else:
-            bucket.count += count
-            bucket.least, bucket.most = min(bucket.least, least), max(bucket.most, most)
+    def _grow(self, count: int) -> None:
+        """Make room for so many buckets."""
+        while self.buckets.shape[1] < count:
+            empty = _no_buckets()
+            self.buckets = np.concatenate([self.buckets] + [empty] * (self.buckets.shape[1] // empty.shape[1]), axis=1)
 
     def quantile(self, percent: int) -> int | None:
         """The smallest latency in us that at least so many of a hundred do not exceed: itself where it is the first or
         the last of its bucket, else the middle between these, which is at most 1.6 % off."""
-        total = sum(bucket.count for bucket in self.buckets.values())
-        before, rank = 0, -(-percent * total // 100)
-        for number in sorted(self.buckets):
-            bucket = self.buckets[number]
-            if before + bucket.count >= rank:
-                first, last = rank == before + 1, rank == before + bucket.count
-                return bucket.least if first else bucket.most if last else (bucket.least + bucket.most) // 2
-            before += bucket.count
-        return None
+        until = np.cumsum(self.buckets[_COUNT])
+        rank = -(-percent * int(until[-1]) // 100)
+        if not until[-1]:
+            return None
+        number = int(np.searchsorted(until, max(rank, 1)))
+        count, least, most = map(int, self.buckets[:, number])
+        first, last = rank == int(until[number]) - count + 1, rank == int(until[number])
+        return least if first else most if last else (least + most) // 2
 
     def as_dict(self) -> dict[str, int | None]:
         """The quantiles that a summary has, and the largest."""
-        most = max((bucket.most for bucket in self.buckets.values()), default=None)
+        most = int(self.buckets[_MOST].max()) if self.buckets[_COUNT].any() else None
         return {"p50": self.quantile(50), "p95": self.quantile(95), "p99": self.quantile(99), "max": most}
 
 

@@ -376,9 +376,8 @@ def _errors(x: IntegerColumns, names: _Texts) -> pa.Array:
         local, values, [len(entry) // 2 for entry in lists], np.arange(len(pairs), dtype=np.int32)
     )
     without = ~(seen | (values != s.NULL))
-    structs = _error_structs(pairs)
-    # Seldom any: `take` loads PyArrow's functions, a tenth of a small capture's time.
-    structs = structs.take(pa.array(places)) if len(places) else structs[:0]
+    # `take` of the few distinct ones would load PyArrow's functions, a tenth of a small capture's time.
+    structs = _error_structs([pairs[place] for place in places.tolist()])
     return pa.ListArray.from_arrays(_list_offsets(offsets, without if without.any() else None), structs)
 
 

@@ -115,7 +115,6 @@ _PLAIN: Final = (
     "kwire.analyzer.analysis.sessions.Sessions:over _partitions _know _known",
     "kwire.analyzer.analysis.sessions._Partitions:"
     "count _numbers _topic _id_of _pairs _replica_counts _replicas _unput _keys _values _late_keys _late_values",
-    "kwire.analyzer.analysis.latency_quantiles.Bucket",
     "kwire.analyzer.analysis.latency_quantiles.Histogram",
     "kwire.analyzer.analysis.latency_quantiles.OwnLatencies",
     "kwire.analyzer.analysis.summary._Api",

@@ -69,6 +69,7 @@ _MANY = (
     "offset",
     "batch",
     "correlation_id",
+    "crc",
     "high_watermark",
     "lag",
     "record_count",

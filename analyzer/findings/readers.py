@@ -58,12 +58,15 @@ def held_by_transaction(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     position, last_asked, hanging = read.position(), followed(capture), _hanging(capture)
     for rows in of_readers(capture, known):
         stands = (position[rows] >= read.stable[rows]) & (read.end[rows] > read.stable[rows])
+        standing = np.flatnonzero(stands)
+        if not len(standing):
+            continue
         changes = np.flatnonzero(np.append(True, read.stable[rows][1:] != read.stable[rows][:-1]))
+        ends = np.append(changes[1:], len(rows))
         longest_passed = 0
-        for begin, end in zip(changes.tolist(), [*changes[1:].tolist(), len(rows)], strict=True):
-            held = np.flatnonzero(stands[begin:end]) + begin
-            if not len(held):
-                continue
+        # A busy reader sees thousands of last stable offsets, and waits at few of them.
+        for held in split(standing, np.searchsorted(changes, standing, side="right")):
+            end = int(ends[np.searchsorted(changes, held[0], side="right") - 1])
             since, passed = int(read.time[rows[held[0]]]), end < len(rows)
             where = capture.topic_partitions[read.topic_partition[rows[0]]]
             who_ = int(capture.client[read.owner[rows[0]]])

@@ -142,13 +142,15 @@ def _lives(capture: CaptureFrame, group: str, events: list[dict[str, Any]]) -> l
         for (since, member), following in zip(some, [*some[1:], (int(capture.span[1]) + 1, "")], strict=True):
             inside = own_rows[(requested >= since) & (requested < following[0])]
             life = _Life(member, number, since, following[0], member in left, {}, {})
-            got = set(read.topic_partition[inside[read.size[inside] > 0]].tolist())
-            for row in inside.tolist():
-                where = int(read.topic_partition[row])
-                if where in got and where not in life.first and read.at[row] != NULL:
-                    life.first[where] = int(read.at[row]), row
-                if where in life.first and position[row] != NULL:
-                    life.reached[where] = max(life.reached.get(where, 0), int(position[row]))
+            for asked in split(inside, read.topic_partition[inside]):
+                named = np.flatnonzero(read.at[asked] != NULL)
+                if not len(named) or not (read.size[asked] > 0).any():
+                    continue
+                asked = asked[named[0] :]
+                where = int(read.topic_partition[asked[0]])
+                life.first[where] = int(read.at[asked[0]]), int(asked[0])
+                if (position[asked] != NULL).any():
+                    life.reached[where] = max(0, int(position[asked].max()))
             if life.first:
                 lives.append(life)
     return sorted(lives, key=lambda life: life.since)

@@ -85,7 +85,7 @@ def stalls(capture: CaptureFrame) -> list[Stall]:
     every = spill.true_rows(rows.request_time != NULL)
     gaps: list[tuple[int, int, int, bool]] = []
     for (broker,), broker_rows in rows_by_key(every, capture.broker[every]).items():
-        answered = np.sort(rows.response_end[broker_rows])
+        answered = np.sort(rows.response_end[broker_rows], kind="stable")  # nearly in order: a fifth of the time
         answered = answered[answered != NULL]
         if not len(answered):
             continue
@@ -95,7 +95,7 @@ def stalls(capture: CaptureFrame) -> list[Stall]:
     if not gaps:
         return []
     by_broker = rows_by_key(every, capture.broker[every])
-    requested = np.sort(rows.request_time[every])
+    requested = np.sort(rows.request_time[every], kind="stable")
     result = []
     for broker, begin, end, is_over in gaps:
         inside = np.searchsorted(requested, [begin + pause // 10, end - pause // 10])

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 
 from kwire.analyzer.dataset import tables
@@ -61,7 +60,7 @@ def _objects(values: pa.Array) -> list[Any]:
     if not pa.types.is_dictionary(values.type):
         return list(values.to_pylist())
     few = [*values.dictionary.to_pylist(), None]
-    return [few[at] for at in values.indices.fill_null(len(few) - 1).to_pylist()]
+    return [few[-1 if at is None else at] for at in values.indices.to_pylist()]
 
 
 class Row(Mapping[str, Any]):
@@ -92,9 +91,11 @@ class Row(Mapping[str, Any]):
 
 
 def parts(table: pa.Table) -> Iterator[Part]:
-    """All rows of a table, in order."""
+    """All rows of a table, in order, in memory of their own. (`take` would load PyArrow's functions, a tenth of a
+    small capture's time; what is put together is copied too.)"""
     for batch in table.to_batches(max_chunksize=ROWS):
-        yield Part(batch.take(pa.array(np.arange(len(batch)))))
+        copies = [pa.concat_arrays([column, column[:0]]) for column in batch.columns]
+        yield Part(pa.RecordBatch.from_arrays(copies, schema=batch.schema))
 
 
 def table(rows: Sequence[Mapping[str, Any]], name: str, wanted: Sequence[str] | None = None) -> pa.Table:

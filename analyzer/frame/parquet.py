@@ -395,7 +395,7 @@ class StoredFrame(Frame):
         for positions in group(group_of):
             number = int(group_of[positions[0]])
             part = self._source.read_group(self.name, self._groups[number], self._capture, columns)
-            yield positions, part.take(pa.array(rows[positions] - self._ends[number]))
+            yield positions, part.take(arrow.over(rows[positions] - self._ends[number], pa.int64()))
 
     def every(self, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """Return all rows of a small table as dictionaries; times as us."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import datetime
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,13 +76,17 @@ class Exchange:
             return decoded
         return dataclasses.replace(decoded, nodes=self._opened(decoded, side, nodes=True, budget=budget)[0])
 
-    def embedded(self, budget: int = BYTES, page: int = 1) -> list[dict[str, Any]]:
-        """Decode `bytes` fields of both messages, and records that have a format of their own (`embedded.listed`).
+    def embedded(
+        self, budget: int = BYTES, page: int = 1, sides: Collection[str] = ("request", "response")
+    ) -> list[dict[str, Any]]:
+        """Decode `bytes` fields of messages, and records that have a format of their own (`embedded.listed`).
 
-        `path` is as in what `json` returns. `budget`: bytes that the records of a message may become; `page`: which
-        thousand of them."""
+        `path` is as in what `json` returns. `sides`: of which messages. `budget`: bytes that the records of a message
+        may become; `page`: which thousand of them."""
         listing: list[dict[str, Any]] = []
         for side, direction in (("request", REQUEST), ("response", RESPONSE)):
+            if side not in sides:
+                continue
             key = self.row["api_key"], direction
             records = key in embedded.RECORD_FIELDS and _has_records(self._body(side))
             if not records and not embedded.has_embedded(*key):

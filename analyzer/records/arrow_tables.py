@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from kwire.analyzer.dataset import tables
 from kwire.analyzer.frame import arrow
+from kwire.analyzer.frame.buffer_pool import BufferPool
 from kwire.analyzer.frame.numbers import IntegerColumns, frozen, narrow
 from kwire.analyzer.records import batch_owners as p
 from kwire.analyzer.records import batches as b
@@ -197,6 +198,7 @@ class RecordTables:
         self._held_bytes: dict[int, bytes] = {}
         self._held_size = 0
         self._heap = np.zeros(0, np.uint8)
+        self._buffers = BufferPool()
 
     @property
     def waiting(self) -> int:
@@ -220,7 +222,7 @@ class RecordTables:
         after = np.zeros(len(wanted) + 1, np.int64)
         owned = [(part, wanted.find(part[b.B_SET], after)) for part in parts]
         next_of = np.cumsum(after)
-        table = np.empty((b.B_COLUMNS, int(next_of[-1])), np.int64)
+        table = self._buffers.numbers(b.B_COLUMNS, int(next_of[-1]))
         for part, owner in owned:
             p.put(part, owner, next_of, np.empty(len(owner), np.int64), table)
         waiting = [part[:, np.flatnonzero(owner < 0)] for part, owner in owned]
@@ -248,7 +250,7 @@ class RecordTables:
 
     def _walked(self, sets: RecordSetColumns) -> np.ndarray:
         """The batches of one shard's sets, checked; places count from the start of their set, B_SET is its number."""
-        own_batches = batches(sets.heap, sets.at, sets.length)
+        own_batches = batches(sets.heap, sets.at, sets.length, buffers=self._buffers)
         table = own_batches.table
         list(self._pool.map(lambda ends: checksums.check(table, sets.heap, *ends), _ranges(table)))
         p.settle(table, sets.at, sets.number)
@@ -310,7 +312,7 @@ class RecordTables:
                 yield "records", table
         opened = Batches(np.ascontiguousarray(opened.table), opened.heap)
         self.counts.add(opened.table, origins.side)
-        yield "batches", batches_table(opened, origins)
+        yield "batches", batches_table(opened, origins, self._buffers)
 
     def _task(
         self, opened: Batches, origins: Origins, topics: list[str | None] | None, first: int, stop: int
@@ -389,10 +391,10 @@ _NARROW_OF_BATCHES, _NARROW_OF_ROWS = (
 )
 
 
-def batches_table(opened: Batches, origins: Origins) -> pa.Table:
+def batches_table(opened: Batches, origins: Origins, buffers: BufferPool | None = None) -> pa.Table:
     """The table `batches`; strings come as dictionaries, as in `columns.py`."""
     t = np.ascontiguousarray(opened.table)
-    rows = np.empty((p.R_COLUMNS, len(opened)), np.int64)
+    rows = (buffers or BufferPool()).numbers(p.R_COLUMNS, len(opened))
     p.tell(t, origins.table, rows)
     batch = IntegerColumns([t], _OF_BATCHES.values(), _NARROW_OF_BATCHES)
     row = IntegerColumns([rows], range(p.R_COLUMNS), _NARROW_OF_ROWS)

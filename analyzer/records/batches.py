@@ -13,6 +13,7 @@ from typing import Final
 
 import numpy as np
 
+from kwire.analyzer.frame.buffer_pool import BufferPool
 from kwire.captures.kernels import NULL, Bytes, Flag, Int, Table, inline, kernel
 
 (
@@ -287,12 +288,20 @@ class Batches:
         return self if mask.all() else Batches(self.table[:, mask], self.heap)
 
 
-def batches(heap: np.ndarray, at: np.ndarray, length: np.ndarray, size: np.ndarray | None = None) -> Batches:
-    """The batches of record sets: `at`, `length` and `size` int64[n] as for `walk`; `size` None: all there."""
+def batches(
+    heap: np.ndarray,
+    at: np.ndarray,
+    length: np.ndarray,
+    size: np.ndarray | None = None,
+    buffers: BufferPool | None = None,
+) -> Batches:
+    """The batches of record sets: `at`, `length` and `size` int64[n] as for `walk`; `size` None: all there. `buffers`:
+    where memory of earlier tables is used again."""
     at, length = np.ascontiguousarray(at, np.int64), np.ascontiguousarray(length, np.int64)
     size = length if size is None else np.ascontiguousarray(size, np.int64)
     walked = np.zeros(W_COLUMNS, np.int64)
-    table = np.empty((B_COLUMNS, len(at) + len(at) // 8 + 64), np.int64)
+    rows = len(at) + len(at) // 8 + 64
+    table = np.empty((B_COLUMNS, rows), np.int64) if buffers is None else buffers.numbers(B_COLUMNS, rows)
     while not walk(heap, at, length, size, table, walked):
         larger = np.empty((B_COLUMNS, 2 * table.shape[1]), np.int64)
         larger[:, : walked[W_ROWS]] = table[:, : walked[W_ROWS]]
