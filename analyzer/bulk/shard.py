@@ -326,15 +326,15 @@ class Conversations:
         """int64[n, OPEN_COLUMNS]: requests without an answer so far, those of a connection in their order."""
         state = self._state
         k, pending = state.framing.k, state.matching.pending
-        rows = k[(k[:, s.K_STARTED] != 0) & (k[:, s.K_HEAD] >= 0) & (k[:, s.K_CLASS] == s.KAFKA), s.K_HEAD]
-        parts = []
-        while len(rows):
-            parts.append(pending[rows])
-            rows = pending[rows, s.X_NEXT]
-            rows = rows[rows >= 0]
-        if not parts:
+        is_open = (k[:, s.K_STARTED] != 0) & (k[:, s.K_HEAD] >= 0) & (k[:, s.K_CLASS] == s.KAFKA)
+        heads, following = k[is_open, s.K_HEAD].tolist(), pending.item
+        rows: list[int] = []
+        while heads:  # few connections, of which some have a thousand requests open: numbers, not arrays
+            rows += heads
+            heads = [after for row in heads if (after := following(row, s.X_NEXT)) >= 0]
+        if not rows:
             return np.zeros((0, OPEN_COLUMNS), np.int64)
-        every = np.concatenate(parts)
+        every = pending[np.array(rows, np.int64)]
         # Produce with acks=0 is not answered.
         every = every[(every[:, s.X_REQUEST_LAST_NS] != s.NULL) & (every[:, s.X_ACKS] != 0)]
         own = every[:, s.X_SLOT]

@@ -21,6 +21,10 @@ FEW_ROWS: Final = 10_000
 """Rows up to which texts are numbered one by one."""
 
 
+_MANY_UNUSED: Final = 8
+"""Where not even one in so many texts of a dictionary is used, those that are used are looked at one by one."""
+
+
 @dataclass(frozen=True, slots=True)
 class ColumnSet:
     """Columns of a table: numbers with their types, texts, and those of which the greatest value is enough."""
@@ -160,7 +164,18 @@ def encode(chunk: pa.Array, known: dict[str, int]) -> np.ndarray:
     if pa.types.is_null(chunk.type):
         chunk = pa.nulls(len(chunk), pa.string())
     encoded = chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
-    codes = [-1 if text is None else known.setdefault(text, len(known)) for text in encoded.dictionary.to_pylist()]
     indices = arrow.numbers(encoded.indices, -1) if encoded.null_count else arrow.stored(encoded.indices)
+    texts = encoded.dictionary
+    used = np.zeros(len(texts) + 1, np.bool_)
+    used[indices] = True
+    used[-1] = False
+    if (few := np.flatnonzero(used)).size < len(texts) // _MANY_UNUSED:
+        # A window's dictionary holds all strings of the capture so far.
+        some = np.full(len(used), -1, np.int32)
+        for place in few.tolist():
+            text = texts[place].as_py()
+            some[place] = -1 if text is None else known.setdefault(text, len(known))
+        return np.asarray(some[indices])
+    codes = [-1 if text is None else known.setdefault(text, len(known)) for text in texts.to_pylist()]
     result: np.ndarray = np.array([*codes, -1], np.int32)[indices]  # -1 takes the last
     return result

@@ -63,13 +63,14 @@ class OpenRequests:
 
     def take(self, rows: Exchanges, open_: np.ndarray, names: Names) -> None:
         """Take a window. open_: int64[n, 6] as `Window.open` has them."""
-        ends = names.ends
+        ends, connections = names.ends, open_[:, 0].tolist()
+        brokers = {number: self._broker(ends[number], names) for number in dict.fromkeys(connections)}
         self.pending = np.stack(
             [
                 open_[:, 1],
                 np.full(len(open_), _FOREVER),
                 _allowed(open_[:, 2], open_[:, 4]),
-                np.array([self._broker(ends[number], names) for number in open_[:, 0].tolist()], np.int64),
+                np.array([brokers[number] for number in connections], np.int64),
                 open_[:, 5],
                 _is_replicas(open_[:, 2], open_[:, 3]),
             ],

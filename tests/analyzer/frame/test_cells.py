@@ -8,6 +8,7 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -86,6 +87,14 @@ def test_a_row_keeps_its_part_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = list(cells.parts(whole))
     assert sum(map(len, parts)) == len(whole)
     assert max(part.batch.get_total_buffer_size() for part in parts) < whole.get_total_buffer_size() / 4
+
+
+def test_parts_have_memory_of_their_own() -> None:
+    """What a kernel wrote its rows to is written to again."""
+    numbers = np.arange(3)
+    (part,) = cells.parts(pa.table({"reply": pa.Array.from_buffers(pa.int64(), 3, [None, pa.py_buffer(numbers)])}))
+    numbers[:] = 7
+    assert part.column("reply") == [0, 1, 2]
 
 
 def test_equal_strings_are_one_object() -> None:

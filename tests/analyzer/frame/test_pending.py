@@ -19,6 +19,7 @@ from kwire.analyzer.dataset import tables
 from kwire.analyzer.dataset.dataset import open_dataset
 from kwire.analyzer.findings import evaluate
 from kwire.analyzer.findings.capture import CACHED
+from kwire.analyzer.frame import columns as column_cache
 from kwire.analyzer.frame import parquet, pending
 from kwire.analyzer.frame.parquet import RowGroups, StoredFrame
 from kwire.analyzer.frame.pending import PendingTables
@@ -156,3 +157,16 @@ def test_nothing_is_kept_of_what_no_rule_reads(monkeypatch: pytest.MonkeyPatch) 
     rows = table("messages", {"bytes": [b"x"] * 3 * GROUP})
     assert keep.take("messages", rows) is rows
     assert not keep._tables
+
+
+def test_of_a_long_dictionary_only_texts_in_use_get_a_code() -> None:
+    """A window's columns name all strings of the capture so far by their numbers."""
+    texts = pa.array([f"t{number}" for number in range(column_cache.FEW_ROWS)])
+    known: dict[str, int] = {"t7": 0}
+    chunk = pa.DictionaryArray.from_arrays(pa.array([9000, None, 7, 9000, 3], pa.int32()), texts)
+    codes = column_cache.encode(chunk, known)
+    assert list(known) == ["t7", "t3", "t9000"]
+    assert codes.tolist() == [2, -1, 0, 2, 1]
+    whole = column_cache.encode(pa.DictionaryArray.from_arrays(pa.array(range(len(texts)), pa.int32()), texts), known)
+    assert len(known) == len(texts)
+    assert [list(known)[code] for code in whole.tolist()] == texts.to_pylist()
