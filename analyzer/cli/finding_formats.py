@@ -15,7 +15,7 @@ from kwire.analyzer.common.escapes import printable
 from kwire.analyzer.common.markdown import literal
 from kwire.analyzer.findings.query import SEVERITIES
 from kwire.analyzer.findings.rules import RULES
-from kwire.analyzer.findings.wording import count, lasting, moment
+from kwire.analyzer.findings.wording import count, lasting, moment, unsaid_cause
 
 Row = dict[str, Any]
 
@@ -95,8 +95,8 @@ def as_markdown(rows: Sequence[Row], ignored: int, notes: Sequence[str]) -> str:
         lines += [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for row in rows[:_SUMMARY_ROWS]:
         happened = literal(row["text"])
-        if row["cause"]:
-            happened += f"<br>{_because(row)}: {literal(row['cause'])}"
+        if cause := unsaid_cause(row):
+            happened += f"<br>{_because(row)}: {literal(cause)}"
         if row["since"] is not None:
             happened += f"<br>{_since(row)}"
         cells = [row["severity"], f"`{row['code']}`", *([literal(row["capture"])] if several else [])]
@@ -114,8 +114,8 @@ def _several(rows: Iterable[Row]) -> bool:
 
 def _details(row: Row) -> Iterator[str]:
     """Yield what follows the sentence of a finding: its cause, the advice, when, and which exchanges show it."""
-    if row["cause"]:
-        yield f"{_because(row)}: {printable(row['cause'])}"
+    if cause := unsaid_cause(row):
+        yield f"{_because(row)}: {printable(cause)}"
     yield f"do: {row['advice']}"
     if row["since"] is not None:
         yield _since(row)

@@ -82,6 +82,12 @@ def partition_name(where: tuple[str, int]) -> str:
     return f"{name(where[0])}-{where[1]}"
 
 
+def unsaid_cause(finding: Mapping[str, Any]) -> str | None:
+    """The cause of a finding, a row of the table, if its sentence does not say it already."""
+    cause: str | None = finding["cause"]
+    return cause if cause and cause not in finding["text"] else None
+
+
 def some(names: list[str], most: int = 3) -> str:
     """`a, b, c and 4 more`."""
     return listed([*map(name, names[:most])], len(names))

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pyarrow.compute as pc
 
 from kwire.analyzer.common.leader_epochs import Epochs
+from kwire.analyzer.findings.wording import unsaid_cause
 from kwire.analyzer.story.events import Event, Row, places, some, who
 from kwire.analyzer.story.sources import Source, names_in
 
@@ -136,8 +137,8 @@ def _findings(source: Source) -> Iterator[Event]:
         whom, what = dict(row["who"] or ()), dict(row["what"] or ())
         first = row["first"] or {}
         text = row["text"]
-        if row["cause"]:
-            text += f" Because: {row['cause']}" if row["proven"] else f" Probably: {row['cause']}"
+        if cause := unsaid_cause(row):
+            text += f" Because: {cause}" if row["proven"] else f" Probably: {cause}"
         partition = what.get("partition", "")
         yield Event(
             row["since"],

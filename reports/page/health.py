@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
 
 from kwire.analyzer.cli.text import duration, printable, size
+from kwire.analyzer.findings.wording import unsaid_cause
 from kwire.reports.page.questions import AnsweredQuestion
 
 Verdict = Literal["error", "warning", "note", "good"]
@@ -108,8 +109,8 @@ def _findings(answers: Mapping[str, AnsweredQuestion]) -> Iterator[Statement]:
 def _finding(row: Mapping[str, Any], several: bool) -> Statement:
     text = f"{printable(row['capture'])}: " if several else ""
     text += row["text"]
-    if row["cause"]:
-        text += f" {'Because' if row['proven'] else 'Probably'}: {row['cause']}."
+    if cause := unsaid_cause(row):
+        text += f" {'Because' if row['proven'] else 'Probably'}: {cause}."
     section = SECTIONS.get(row["family"], "findings")
     return Statement(
         row["code"],

@@ -53,7 +53,7 @@ export class Findings {
       article.className = one.severity;
       head.textContent = `${one.severity}: ${one.code}`;
       article.append(head, line(one.text));
-      if (one.cause) article.append(line(`${one.proven ? "cause" : "probably"}: ${one.cause}`));
+      if (one.cause && !one.text.includes(one.cause)) article.append(line(`${one.proven ? "cause" : "probably"}: ${one.cause}`));
       article.append(line(`do: ${one.advice}`));
       for (const { which, key } of one.evidence) {
         const button = document.createElement("button");

@@ -21,6 +21,7 @@ from kwire.analyzer.cli import finding_formats, parser
 from kwire.analyzer.common import junit, workflow
 from kwire.analyzer.common.markdown import literal
 from kwire.analyzer.findings.rules import RULES
+from kwire.analyzer.findings.wording import unsaid_cause
 from tests.shared import SAMPLES
 
 CAPTURE = str(SAMPLES / "sasl-librdkafka-4.3" / "capture.pcap")
@@ -292,3 +293,9 @@ def test_nobody_is_called_and_nothing_becomes_a_link_on_github() -> None:
     assert not re.search(
         r"@\w|www\.|://", literal("@everyone WWW.evil.example http://evil.example a@b.c"), re.IGNORECASE
     )
+
+
+def test_a_cause_that_the_sentence_says_is_not_said_again() -> None:
+    said = {"text": "No answer: the connection was closed in order.", "cause": "the connection was closed in order"}
+    assert unsaid_cause(said) is None
+    assert unsaid_cause({**said, "cause": "max.poll.interval.ms"}) == "max.poll.interval.ms"
