@@ -13,8 +13,9 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
+from kwire.analyzer.common.listing import listed
 from kwire.analyzer.dataset import dataset
 from kwire.analyzer.frame.buffer_pool import give_back
 from kwire.analyzer.protocol import api_keys
@@ -28,6 +29,7 @@ from kwire.replay.plan import fetched_records
 from kwire.replay.plan.cluster import Cluster
 from kwire.replay.plan.sessions import Session
 from kwire.replay.plan.steps import Plan
+from kwire.replay.remap.offsets import AS_IS
 from kwire.replay.remap.remap import SHIFT, Remap, RemapOptions
 from kwire.replay.run_plan import RunPlan, broker_ids, missing, pause_warnings, too_few, unmapped, unnamed
 from kwire.replay.run_writer import Recorder
@@ -38,6 +40,9 @@ from kwire.replay.send.same_cluster import SameClusterError, why_same
 from kwire.replay.send.target import Target
 from kwire.replay.sending import Sending, Sent, Tell
 from kwire.replay.source import Source
+
+_NAMES: Final = 3
+"""Partitions that a note names."""
 
 
 @dataclass(slots=True)
@@ -184,6 +189,14 @@ def _result(sending: Sending, sent: Sent, started: float) -> Result:
     if done.interrupted:  # what was on its way then says nothing of the target
         counts.unanswered = ""
         counts.silent.clear()
+    offsets = sending.remap.offsets
+    older = [] if options.seed_fetched or offsets.mode == AS_IS else offsets.read_older()
+    if older:
+        what = listed([f"{topic}-{number}" for topic, number in older[:_NAMES]], len(older))
+        sending.notes.append(
+            f"readers of {what} began in records from before the capture, which the target does not have: "
+            "--seed-fetched writes those first that the capture shows being read"
+        )
     failure = done.failure or (None if done.interrupted else nonsense(counts, options))
     lag = quantiles(counts.lags_us).get("p99", 0)
     in_time = settings.speed is None or lag <= options.lag_limit_us

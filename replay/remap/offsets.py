@@ -35,6 +35,7 @@ class OffsetMap:
     - `guess`: where the log ended on both sides when nothing else was known
     - `mixed`: batches are in another order on the target
     - `joined`: batches that follow each other on both sides are kept as one
+    - `log_start`: where the target's log begins, as far as its answers say
     """
 
     produced: list[tuple[int, int, int]] = field(default_factory=list)
@@ -42,6 +43,7 @@ class OffsetMap:
     guess: tuple[int, int] | None = None
     mixed: bool = False
     joined: bool = False
+    log_start: int = 0
 
     def learn(self, captured: int, replayed: int, count: int) -> None:
         """Note a batch that was appended on both sides."""
@@ -102,7 +104,14 @@ class OffsetMap:
             near = min(self.hints, key=lambda pair: abs(pair[0] - captured))
         elif self.produced:
             near = self.produced[0][:2]
-        return captured if near is None else max(near[1] + captured - near[0], 0)
+        if near is None:
+            return captured
+        there = near[1] + captured - near[0]
+        if self.produced:
+            # Older than the capture: whatever else is known, the first batch of the replay lies behind it.
+            base, first, _ = self.produced[0]
+            there = min(there, first + captured - base)
+        return max(there, self.log_start)
 
 
 class Offsets:
@@ -122,6 +131,7 @@ class Offsets:
         self._topics = topics
         self._maps: dict[Partition, OffsetMap] = {}
         self._positions: dict[tuple[str, str, int], tuple[int, int]] = {}
+        self._least: dict[Partition, int] = {}  # offsets that captured readers asked for
 
     def items(self) -> Iterator[tuple[Partition, OffsetMap]]:
         """Give all partitions that something is known of."""
@@ -165,12 +175,21 @@ class Offsets:
 
     def read_from(self, connection: str, where: Partition, captured: int) -> int:
         """Where a reader goes on that asked for this offset in the capture."""
+        if 0 <= captured < self._least.get(where, captured + 1):
+            self._least[where] = captured
         known = None if self.mode == AS_IS else self._maps.get(where)
         there = captured if known is None else known.start(captured)
         position = self._positions.get((connection, *where))
         if position is None or position[0] != captured:
             return there
         return position[1] if self.mode == POSITION else min(position[1], there)
+
+    def read_older(self) -> list[Partition]:
+        """List partitions of which readers asked for records from before the first batch that was produced again."""
+        maps = ((where, self._maps.get(where), least) for where, least in self._least.items())
+        return sorted(
+            where for where, known, least in maps if known and known.produced and least < known.produced[0][0]
+        )
 
     def _map(self, where: Partition) -> OffsetMap:
         known = self._maps.get(where)
@@ -219,8 +238,16 @@ class Offsets:
                     continue
                 if was["baseOffset"] < 0 or now["baseOffset"] < 0:
                     continue
+                self._learn_start((name, partition["index"]), now)
                 count = sum(batch.last_offset_delta + 1 for batch in batches.produced(partition["records"]))
                 self.appended((name, partition["index"]), was["baseOffset"], now["baseOffset"], count)
+
+    def _learn_start(self, where: Partition, answered_: Body) -> None:
+        """Learn where the target's log begins, from an answer about a partition."""
+        start = answered_.get("logStartOffset", -1)
+        if start > 0 and not answered_["errorCode"]:
+            known = self._map(where)
+            known.log_start = max(known.log_start, start)
 
     def _learn_listed(self, captured: Body | None, replayed: Body) -> None:
         before = answered(api_keys.LIST_OFFSETS, captured)
@@ -240,6 +267,8 @@ class Offsets:
             (self._topics.captured(topic), number): partition
             for (topic, number), partition in answered(api_keys.FETCH, replayed).items()
         }
+        for where, partition in now.items():
+            self._learn_start(where, partition)
         asked_there, asked_here = asked_offsets(step.body), asked_offsets(sent)
         for where in (before.keys() | now.keys()) if captured is not None else ():
             reader = step.request.connection, *where

@@ -71,3 +71,26 @@ def test_many_ids_are_looked_through_more_seldom() -> None:
     assert counts[0] == 0
     remap.producers.give(Producer(1, 2), None, Producer(1, 3))
     assert len(news.take(all_of_it=True)[1]) == 1
+
+
+def test_a_reader_that_begins_in_records_from_before_the_capture_skips_nothing() -> None:
+    """The log began at 0 on both sides; on the target, the first batch of the capture lies there."""
+    known = OffsetMap()
+    known.hint(0, 0)
+    assert [known.replayed(offset) for offset in (0, 10)] == [0, 10]
+    known.learn(20, 0, 5)
+    assert [known.replayed(offset) for offset in (0, 10, 20, 22)] == [0, 0, 0, 2]
+    # With other records before it, as far before it as in the capture, and never before the log begins.
+    other = OffsetMap(log_start=95)
+    other.hint(0, 90)
+    other.learn(20, 100, 5)
+    assert [other.replayed(offset) for offset in (0, 10, 18, 20)] == [95, 95, 98, 100]
+
+
+def test_partitions_that_are_read_from_before_the_capture_are_told() -> None:
+    remap = Remap(nodes={1: 7})
+    remap.offsets.appended(("t", 0), 10, 0, 3)
+    remap.offsets.appended(("t", 1), 10, 0, 3)
+    for where, offset in ((("t", 0), 10), (("t", 0), 4), (("t", 1), 10), (("t", 2), 0)):
+        remap.offsets.read_from("connection", where, offset)
+    assert remap.offsets.read_older() == [("t", 0)]

@@ -548,6 +548,31 @@ def test_what_was_said_of_the_start_of_a_log_is_no_place_for_one_that_is_out_of_
     assert run.engine.notes["position_asked"] == len(places) - 1
 
 
+def test_a_reader_that_begins_before_the_capture_reads_from_the_first_replayed_record_on() -> None:
+    """The captured log had 20 records of before, the target's has none: at 10 it would skip the first ones."""
+
+    def listed(offset: int) -> Body:
+        part = {"partitionIndex": 0, "errorCode": 0, "offset": offset, "timestamp": -1}
+        return {"topics": [{"name": "orders", "partitions": [part]}]}
+
+    first = {"partitionIndex": 0, "currentLeaderEpoch": -1, "timestamp": -2}
+    asks: Body = {"replicaId": -1, "isolationLevel": 0, "topics": [{"name": "orders", "partitions": [first]}]}
+    capture = Captured().add(0.0, api_keys.LIST_OFFSETS, 5, asks, listed(0))
+    for number in range(4):
+        answer = produced_answer(20 + 3 * number)
+        capture.add(0.1 + 0.1 * number, api_keys.PRODUCE, 9, produced(batch()), answer)
+    for number, offset in enumerate((10, 20, 23)):
+        capture.add(0.6 + 0.1 * number, api_keys.FETCH, 4, _fetch(offset), _fetched(b""))
+    target = Target().on(api_keys.LIST_OFFSETS, listed(0)).on(api_keys.FETCH, _fetched(b""))
+    target.on(api_keys.PRODUCE, *[produced_answer(3 * number) for number in range(4)])
+
+    run = replayed([capture], target, topics={"orders": 1})
+
+    sent = [request.body["topics"][0]["partitions"][0]["fetchOffset"] for request in target.requests(api_keys.FETCH)]
+    assert sent == [0, 0, 3]
+    assert run.engine.remap.offsets.read_older() == [("orders", 0)]
+
+
 @pytest.mark.parametrize(
     ("speed", "written", "waits"),
     [(None, False, 0), (2.0, False, 30), (1.0, False, 60), (None, True, 500), (1.0, True, 500)],
