@@ -217,6 +217,7 @@ def compare(
     before: Sources,
     after: Sources,
     *,
+    noise: Sources | None = None,
     filter: str | None = None,
     rotated: bool = False,
     ports: Sequence[int] = (),
@@ -226,8 +227,9 @@ def compare(
     """Return what changed on the wire between two sides of the same job, each a dataset or captures: clients paired by
     what they do, their settings, versions, figures with intervals, and a verdict.
 
-    filter: only exchanges that match, of captures; rotated, ports, keylogs: as of `kwire.analyze`. Raises KwireError,
-    also where a side has no exchange of Kafka."""
+    noise: another run of the job before; what the two runs differ in as much is no change. filter: only exchanges that
+    match, of captures; rotated, ports, keylogs: as of `kwire.analyze`. Raises KwireError, also where a side has no
+    exchange of Kafka."""
     from kwire.analyzer.frame import spill
     from kwire.reports.compare import bodies, comparison
     from kwire.reports.compare.side import Side, names_of
@@ -235,16 +237,19 @@ def compare(
     how = ReadOptions(rotated, ports, keylogs=keylogs)
     with contextlib.ExitStack() as stack, spill.reuse():
         datasets = []
-        for sources in (before, after):
+        every = [before, after, *([noise] if noise is not None else [])]
+        for sources in every:
             opened = stack.enter_context(_opened(sources, how, notes, filter))
             if len(opened) > 1:
                 raise UsageError("a side is one dataset, or captures", "kwire.analyze(..., append=True) joins them")
             datasets += opened
-        names = names_of(*(_paths(sources)[0] for sources in (before, after)))
-        captures = [[path for path in _paths(sources) if not is_dataset(path)] for sources in (before, after)]
+        names = names_of(*(_paths(sources)[0] for sources in every))
+        captures = [[path for path in _paths(sources) if not is_dataset(path)] for sources in every]
         settings = [bodies.settings(paths, how, filter) if paths else None for paths in captures]
         sides = [Side(*each) for each in zip(datasets, names, settings, strict=True)]
-        result = comparison.compare(*sides)
+        result = comparison.compare(*sides[:2])
+        if noise is not None:
+            result = comparison.beyond(result, comparison.compare(sides[0], sides[2]))
     if notes is not None:
         notes += result.notes
     return result

@@ -162,10 +162,16 @@ class CompareOptions(ReadArguments, CommandOptions):
     examples: ClassVar[tuple[tuple[str, str], ...]] = (
         ("kwire compare before.pcap after.pcap", "we upgraded the client: what changed on the wire?"),
         ("kwire compare day1.kwire day2.kwire --fail-on warning", "a gate: exit 1 where something is worse"),
+        ("kwire compare before.pcap after.pcap --noise again.pcap", "only what two runs before do not differ in"),
     )
 
     before: str = argument("BEFORE", help="a capture or a dataset, - for a capture from stdin")
     after: str = argument("AFTER", help="another one of the same job, after the change")
+    noise: str | None = option(
+        "--noise",
+        metavar="AGAIN",
+        help="another one of the job before the change: what BEFORE and this differ in as much is no change",
+    )
     fail_on: str = option(
         "--fail-on",
         choices=("note", "warning", "error", "never"),

@@ -24,7 +24,7 @@ from kwire.analyzer.dataset.dataset import is_dataset, open_dataset
 from kwire.analyzer.frame import spill
 from kwire.analyzer.pipeline.read_options import ReadOptions
 from kwire.reports.compare import bodies, formats
-from kwire.reports.compare.comparison import Comparison, compare
+from kwire.reports.compare.comparison import Comparison, beyond, compare
 from kwire.reports.compare.side import Side, names_of
 
 if TYPE_CHECKING:
@@ -44,17 +44,19 @@ def run(options: CompareOptions) -> int:
         output_file.check(options.out)
     if options.summary is not None:
         workflow.check_summary(options.summary)
-    sources = (options.before, options.after)
+    sources = [options.before, options.after, *([options.noise] if options.noise is not None else [])]
     if all(map(is_dataset, sources)) and (options.port or options.rotated or options.keylog or options.filter):
         raise UsageError(
             "--port, --rotated, --keylog and --filter go with a CAPTURE", "kwire analyze makes a DATASET with them"
         )
-    if sources == ("-", "-"):
+    if sources.count("-") > 1:
         raise UsageError("both sides cannot be stdin", "write one of them to a file")
     names = names_of(*sources)
     with contextlib.ExitStack() as stack, spill.reuse():
         sides = [_side(source, name, options, stack) for source, name in zip(sources, names, strict=True)]
-        comparison = compare(*sides)
+        comparison = compare(*sides[:2])
+        if options.noise is not None:
+            comparison = beyond(comparison, compare(sides[0], sides[2]))
     for note in [*comparison.notes, *_same(options.before, options.after)]:
         sys.stderr.write(f"note: {printable(note)}\n")
     fail_on = None if options.fail_on == NEVER else options.fail_on

@@ -158,6 +158,32 @@ def compare(before: Side, after: Side) -> Comparison:
     return Comparison(_summary(before, first), _summary(after, second), done, every, notes, compared)
 
 
+def beyond(comparison: Comparison, noise: Comparison) -> Comparison:
+    """Leave out changes that are not beyond what two runs of the job before differ in themselves. `noise`: of these,
+    the same one before. A figure is beyond where the near end of its interval is farther than that of the two; anything
+    else, where they do not differ in it."""
+    figures = {(pair.name, figure.what, figure.about): figure for pair in noise.pairs for figure in pair.figures}
+    known = {(change.client, change.what, change.about) for change in noise.changes}
+
+    def is_beyond(change: Change) -> bool:
+        figure = figures.get((change.client or "", change.what, change.about))
+        if figure is None or not figure.before or figure.after is None or change.low is None or change.high is None:
+            return (change.client, change.what, change.about) not in known
+        is_amount = change.unit == "us"
+        differs_by = figure.after - figure.before if is_amount else figure.after / figure.before
+        return change.low > differs_by if change.low > (0.0 if is_amount else 1.0) else change.high < differs_by
+
+    changes = [change for change in comparison.changes if is_beyond(change)]
+    pairs = [
+        dataclasses.replace(pair, changes=[change for change in pair.changes if change in changes])
+        for pair in comparison.pairs
+    ]
+    left_out = len(comparison.changes) - len(changes)
+    note = f"{count(left_out, 'change')} left out: {noise.after.name} differs from {noise.before.name} as much"
+    notes = [*comparison.notes, note] if left_out else comparison.notes
+    return dataclasses.replace(comparison, pairs=pairs, changes=changes, notes=notes)
+
+
 def _summary(side: Side, some: list[Role]) -> Summary:
     captures = [entry["name"] for entry in side.dataset.captures]
     clients = len({client for role in some for client in role.clients})

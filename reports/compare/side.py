@@ -222,8 +222,10 @@ class Side:
         return np.asarray(times + self._offsets[links])
 
 
-def names_of(before: str, after: str) -> tuple[str, str]:
-    """Name the sides: the names of the files, with the folders that tell them apart."""
+def names_of(before: str, after: str, *others: str) -> tuple[str, ...]:
+    """Name the sides, and other runs: the names of the files, with the folders that tell them from the first."""
+    if others:
+        return (*names_of(before, after), *(names_of(before, other)[1] for other in others))
     first, second = output.name_of(before), output.name_of(after)
     if first != second or urls.is_url(before) or urls.is_url(after) or "-" in (before, after):
         return first, second

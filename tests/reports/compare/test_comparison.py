@@ -18,7 +18,7 @@ import pytest
 
 from kwire.analyzer.common.errors import UsageError
 from kwire.analyzer.dataset.dataset import open_dataset
-from kwire.reports.compare.comparison import DIFFERENT, SAME, WORSE, Comparison, compare
+from kwire.reports.compare.comparison import DIFFERENT, SAME, WORSE, Comparison, beyond, compare
 from kwire.reports.compare.side import Side, names_of
 from tests.reports.compare.job import Job
 from tests.reports.forging import Forged
@@ -58,6 +58,24 @@ def test_two_runs_of_one_job_do_not_differ(compared: Compare) -> None:
 def test_a_capture_does_not_differ_from_itself(compared: Compare) -> None:
     comparison = compared(Job(seed=1), Job(seed=1))
     assert (comparison.verdict, comparison.changes, comparison.notes) == (SAME, [], [])
+
+
+def test_what_two_runs_of_before_differ_in_is_no_change(compared: Compare) -> None:
+    """A job whose load differs from run to run: of what has changed only the codec is beyond that."""
+    before, again = Job(seed=1), Job(seed=2, first_port=6000, records_batch=4.0)
+    after = Job(seed=3, first_port=7000, records_batch=4.0, codec="zstd")
+    changed, noise = compared(before, after), compared(before, again)
+    comparison = beyond(changed, noise)
+    assert {change.what for change in changed.changes} > {change.what for change in comparison.changes}
+    assert "codec" in {change.what for change in comparison.changes}
+    assert "write_records_batch" not in {change.what for change in comparison.changes}
+    of_pairs = [change.what for pair in comparison.pairs for change in pair.changes]
+    assert sorted(of_pairs) == sorted(change.what for change in comparison.changes)
+    assert comparison.notes[-1].endswith("differs from before as much")
+    # Runs that do not differ leave everything as it is.
+    quiet = compared(before, Job(seed=4, first_port=8000))
+    assert beyond(changed, quiet).changes == changed.changes
+    assert beyond(changed, changed).verdict == SAME
 
 
 WRITER, READER = "orders-writer", "billing-1"
