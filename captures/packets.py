@@ -34,7 +34,18 @@ from kwire.captures.fragments import (
 )
 from kwire.captures.frame_kinds import COUNTED as COUNTED
 from kwire.captures.frame_kinds import COUNTERS, count_kind, not_understood
-from kwire.captures.kernels import MACHINE_CODE, PLAIN_BYTES, Bytes, Int, Table, expect, inline, kernel, prefetch
+from kwire.captures.kernels import (
+    MACHINE_CODE,
+    PLAIN_BYTES,
+    Bytes,
+    Int,
+    Table,
+    expect,
+    inline,
+    kernel,
+    needs_no_compiler,
+    prefetch,
+)
 from kwire.captures.links import (
     FIRST_KIND,
     FRAGMENT,
@@ -307,7 +318,8 @@ class Reader:
         self._source: Source | None = None
         self._pool = Pool(max(window_bytes, layouts.PCAP_HEADER_BYTES), SPARE_BYTES)
         self._batches = self._read()
-        self._likely_bytes, self._unpacked_bytes = likely_bytes(point, PLAIN_BYTES), 0
+        self._likely_bytes = likely_bytes(point, PLAIN_BYTES, ask_stores=not needs_no_compiler())
+        self._unpacked_bytes = 0
         expect(self._likely_bytes)
 
     def __iter__(self) -> Iterator[Packets]:

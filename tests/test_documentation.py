@@ -137,10 +137,11 @@ def test_workflows_name_targets_that_the_makefile_has(path: Path) -> None:
     assert all(job["timeout-minutes"] for job in workflow["jobs"].values())
 
 
-def test_workflows_test_every_python_that_is_declared() -> None:
-    workflow = yaml.safe_load((ROOT / ".github/workflows/tests.yml").read_text(encoding="utf-8"))
+@pytest.mark.parametrize(("name", "job"), [("tests", "tests"), ("release", "installed")])
+def test_workflows_test_every_python_that_is_declared(name: str, job: str) -> None:
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / f"{name}.yml").read_text(encoding="utf-8"))
     declared = re.findall(r"Python :: (3\.\d+)", (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    assert set(declared) <= set(workflow["jobs"]["tests"]["strategy"]["matrix"]["python"])
+    assert set(declared) <= set(workflow["jobs"][job]["strategy"]["matrix"]["python"])
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / ".github").rglob("*.yml")), ids=lambda path: path.name)

@@ -50,24 +50,38 @@ _LIKELY_RATIO: Final = 10
 """Bytes that a byte of a compressed capture stands for, at most as a rule."""
 
 
-def likely_bytes(point: CapturePoint, most: int) -> int | None:
+def likely_bytes(point: CapturePoint, most: int, ask_stores: bool = True) -> int | None:
     """Return about how many bytes a point's files have once they are decompressed; None if it is more than `most`, or
-    if that cannot be known before they are read."""
+    if that cannot be known before they are read. ask_stores: also of files behind URLs, which takes two requests."""
     # (`in` first: the paths of a folder that is followed are its files, which are begun by going through them.)
-    if "-" in point.paths or any(map(urls.is_url, point.paths)):
+    if "-" in point.paths or (not ask_stores and any(map(urls.is_url, point.paths))):
         return None
     total = 0
     for path in point.paths:
         try:
-            name = os.path.join(point.folder, path)
-            status = os.stat(name)
-            if not stat.S_ISREG(status.st_mode) or total + status.st_size > most:
-                return None
-            with open(name, "rb") as file:
-                total += status.st_size * (_LIKELY_RATIO if is_compressed(file.read(4)) else 1)
-        except OSError:
+            size, head = _size_and_head(path if urls.is_url(path) else os.path.join(point.folder, path), most - total)
+        except (OSError, CaptureError):
             return None  # it is for the reader to say
+        if not size:
+            return None
+        total += size * (_LIKELY_RATIO if is_compressed(head) else 1)
     return total if total <= most else None
+
+
+def _size_and_head(path: str, most: int) -> tuple[int, bytes]:
+    """Return a file's size and its first 4 bytes; 0 and none if it is larger than `most`, or of unknown size."""
+    if urls.is_url(path):
+        place = place_of(path)
+        size = place.size()
+        if not 0 < size <= most:
+            return 0, b""
+        with contextlib.closing(place.open()) as stream:
+            return size, stream.read(4)
+    status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode) or not 0 < status.st_size <= most:
+        return 0, b""
+    with open(path, "rb") as file:
+        return status.st_size, file.read(4)
 
 
 @dataclass(slots=True)

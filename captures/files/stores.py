@@ -15,7 +15,7 @@ from __future__ import annotations
 import io
 import re
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 from urllib.parse import parse_qsl, unquote
 
 from kwire.captures.errors import CaptureError
@@ -24,6 +24,12 @@ from kwire.captures.files.urls import ARROW, shown
 
 CHUNK_BYTES = 16 << 20
 """Bytes asked of a store at once, at most: each may be a request over the network, and memory of its own."""
+
+
+_GCS_RETRY: Final = "retry_limit_seconds"
+_GCS_RETRY_SECONDS: Final = 30
+"""For so long a store of Google's is tried that does not answer; PyArrow's own default, 15 minutes, looks like a hang
+where there is no network."""
 
 
 class Location(Protocol):
@@ -104,10 +110,8 @@ def place(url: str) -> Location:
     url = re.sub(r"^s3[an]://", "s3://", url)  # as Hadoop calls it
     scheme = re.split("://|::", url, maxsplit=1)[0].lower()
     if scheme in ARROW and "::" not in url:
-        from pyarrow import fs
-
         try:
-            return _Cleaned(url, _ArrowLocation(*fs.FileSystem.from_uri(url)))
+            return _Cleaned(url, _opened(_with_limit(url, scheme)))
         except Exception as failure:
             hint = f"the documentation of PyArrow's file systems says what {scheme}:// needs"
             raise CaptureError(f"{shown(url)}: {_error_text(url, failure)}", hint) from None
@@ -129,6 +133,19 @@ def place(url: str) -> Location:
     except Exception as failure:
         hint = "a URL of PyArrow or fsspec: s3://, gs://, abfs://, hdfs://, http://, zip://FILE::URL and the like"
         raise CaptureError(f"{shown(url)}: {_error_text(url, failure)}", hint) from None
+
+
+def _opened(url: str) -> _ArrowLocation:
+    from pyarrow import fs
+
+    return _ArrowLocation(*fs.FileSystem.from_uri(url))
+
+
+def _with_limit(url: str, scheme: str) -> str:
+    """Return the URL with a limit of retries, if it is one of Google's and has none."""
+    if scheme not in ("gs", "gcs") or _GCS_RETRY in url:
+        return url
+    return f"{url}{'&' if '?' in url else '?'}{_GCS_RETRY}={_GCS_RETRY_SECONDS}"
 
 
 @dataclass(frozen=True, slots=True)

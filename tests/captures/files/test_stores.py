@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import gzip
+import http.server
 import json
 import sys
+import threading
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -12,7 +16,7 @@ import fsspec
 import pytest
 
 from kwire import analyzer
-from kwire.captures.files import CaptureError, capture_points, urls
+from kwire.captures.files import CaptureError, capture_points, likely_bytes, stores, urls
 from tests.captures.files.object_store import KEY, SECRET, serving
 from tests.reports.equality import rotated
 from tests.shared import SAMPLES
@@ -53,6 +57,57 @@ def test_a_file_by_url_is_read_as_by_path() -> None:
     assert same_tables(read, here)
     [file], [local] = read.captures[0]["files"], here.captures[0]["files"]
     assert {**file, "mtime": None} == {**local, "mtime": None}
+
+
+def test_a_file_by_http_is_read_as_by_path(tmp_path: Path) -> None:
+    """All that it takes is in the extra `urls`."""
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(CAPTURE.parent))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            read = analyzer.analyze(f"http://127.0.0.1:{server.server_address[1]}/capture.pcap")
+        finally:
+            server.shutdown()
+    assert same_tables(read, analyzer.analyze(CAPTURE))
+
+
+def test_a_small_file_by_url_is_known_to_be_small(tmp_path: Path) -> None:
+    """Kernels that are not compiled read it as plain Python, as they read a small file by path."""
+    size = CAPTURE.stat().st_size
+    fsspec.filesystem("memory").pipe("/small/capture.pcap", CAPTURE.read_bytes())
+    fsspec.filesystem("memory").pipe("/small/capture.pcap.gz", gzip.compress(CAPTURE.read_bytes()))
+    (point,) = capture_points(["memory://small/capture.pcap"])
+    assert likely_bytes(point, size) == size
+    assert likely_bytes(point, size - 1) is None
+    assert likely_bytes(point, size, ask_stores=False) is None
+    (packed,) = capture_points(["memory://small/capture.pcap.gz"])
+    assert (likely_bytes(packed, 1 << 20) or 0) > len(gzip.compress(CAPTURE.read_bytes()))
+    fsspec.filesystem("memory").rm("/small/capture.pcap")
+    assert likely_bytes(point, size) is None
+
+
+def test_a_store_of_google_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+
+    def from_uri(url: str) -> Any:
+        opened.append(url)
+        raise OSError("no network")
+
+    monkeypatch.setattr("kwire.captures.files.stores._opened", from_uri)
+    for url in (
+        "gs://bucket/a.pcap",
+        "gcs://bucket/a.pcap?anonymous=true",
+        "gs://b/a?retry_limit_seconds=5",
+        "s3://b/a",
+    ):
+        with pytest.raises(CaptureError, match="no network"):
+            stores.place(url)
+    assert opened == [
+        "gs://bucket/a.pcap?retry_limit_seconds=30",
+        "gcs://bucket/a.pcap?anonymous=true&retry_limit_seconds=30",
+        "gs://b/a?retry_limit_seconds=5",
+        "s3://b/a",
+    ]
 
 
 def test_a_file_url_is_a_path(tmp_path: Path) -> None:
