@@ -10,7 +10,16 @@ from typing import Any
 import numpy as np
 
 from kwire.analyzer.findings import root_causes
-from kwire.analyzer.findings.capture import ANSWERED, BY_BROKERS, NO_CODE, SECOND, CaptureFrame, api_name, once
+from kwire.analyzer.findings.capture import (
+    ANSWERED,
+    BY_BROKERS,
+    NO_CODE,
+    SECOND,
+    UNANSWERED,
+    CaptureFrame,
+    api_name,
+    once,
+)
 from kwire.analyzer.findings.query import Severity
 from kwire.analyzer.findings.rules import Limits, Match, rule
 from kwire.analyzer.findings.wording import client, count, lasting, listed, name, some
@@ -134,7 +143,8 @@ def _old(capture: CaptureFrame) -> np.ndarray:
     "version-removed-in-target",
     "error",
     "legacy-job (kafka-python 1.4, 10.0.0.4) uses Fetch 2, Produce 2: refused by Kafka 4.0.",
-    why="The table of KIP-896, equal in 4.0 to 4.4. Without --target it is a note, against Kafka 4.0.",
+    why="The table of KIP-896, equal in 4.0 to 4.4. Without --target it is a note, against Kafka 4.0; an error, where "
+    "three such requests and more got no answer, and none got one.",
     suppressed_when="Brokers among themselves, as their client ids say or what only brokers ask. A client that asks "
     "for versions as those since Kafka 2.4 do (ApiVersions 3), and uses the newest that the broker offers, may have "
     "newer ones: where all that it uses is so, it is a warning. All others are the real problem.",
@@ -142,6 +152,7 @@ def _old(capture: CaptureFrame) -> np.ndarray:
     evidence="forged: Fetch 3 against 4.0, and Fetch 4; old-* (notes); old-librdkafka-0.10.2, whose clients are of "
     "2026",
     depends_on=("target",),
+    silent=3,
 )
 def removed(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     rows, old = capture.exchanges, _old(capture)
@@ -158,6 +169,10 @@ def removed(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         if newest[np.searchsorted(old, group_rows)].all():
             text += "; its brokers offer none newer; it asks for versions as clients since 2.4 do, so may have newer"
             severity, advice = severity or "warning", _SEE
+        cause = None
+        if len(group_rows) >= at.silent and (rows.status[group_rows] == UNANSWERED).all() and not capture.loses:
+            text += f"; none of its {len(group_rows):,} requests got an answer"
+            severity, cause = "error", "the broker is such a one, and closes the connection"
         yield Match(
             f"{text}.",
             len(group_rows),
@@ -168,6 +183,8 @@ def removed(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
             tuple(group_rows[[0, 0, -1]].tolist()),
             severity=severity,
             advice=advice,
+            cause=cause,
+            proven=False if cause else None,
         )
 
 

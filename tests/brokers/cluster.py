@@ -47,13 +47,14 @@ class Spec:
     """Properties of a cluster to start. Equal specs can share one.
 
     `settings`: broker properties beside the defaults; `listeners`: name and security protocol of those beside
-    PLAINTEXT, as in ("SASL", "SASL_PLAINTEXT").
+    PLAINTEXT, as in ("SASL", "SASL_PLAINTEXT"); `cluster_id`: 16 bytes as Kafka writes them (KRaft).
     """
 
     version: str = jars.NEWEST
     nodes: int = 1
     settings: tuple[tuple[str, str], ...] = ()
     listeners: tuple[tuple[str, str], ...] = ()
+    cluster_id: str = CLUSTER_ID
 
     @property
     def kraft(self) -> bool:
@@ -305,6 +306,7 @@ class Cluster:
         data = node.folder / "data"
         shutil.copytree(template, data)
         own = {"node.id": str(node.number), "directory.id": f"a3dpcmUtdGVzdHMtZGly{node.number}w"}
+        own["cluster.id"] = self.spec.cluster_id
         lines = (data / "meta.properties").read_text().splitlines()
         (data / "meta.properties").write_text(
             "".join(f"{key}={own.get(key, value)}\n" for key, _, value in (line.partition("=") for line in lines))

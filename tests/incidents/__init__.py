@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tests.incidents.lab import Incident
 
-MODULES = ("groups", "readers", "writers", "nodes")
+MODULES = ("groups", "readers", "writers", "nodes", "healthy")
 
 
 def all_incidents() -> dict[str, Incident]:

@@ -47,14 +47,15 @@ class Truth:
     """The statement that an incident calls for.
 
     `code`: of a finding on the first screen (any of several, where two say the same thing); `who`: words that it must
-    name; `also`: codes of errors and warnings that are true besides. A code of None: the wire cannot tell the cause,
-    for the reason `hidden`; then nothing but `also` may be said.
+    name; `also`: codes of errors and warnings that are true besides; `notes`: at most so many findings of any kind. A
+    code of None: the wire cannot tell the cause, for the reason `hidden`; then nothing but `also` may be said.
     """
 
     code: str | tuple[str, ...] | None
     who: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
     hidden: str = ""
+    notes: int | None = None
 
     @property
     def codes(self) -> tuple[str, ...]:
@@ -129,12 +130,14 @@ class Lab:
     clients: list[Client] = field(default_factory=list)
     operator: Any = None
 
-    def topic(self, name: str, partitions: int = 3, copies: int = 0, **config: str) -> str:
+    def topic(
+        self, name: str, partitions: int = 3, copies: int = 0, config: dict[str, str] | None = None, **more: str
+    ) -> str:
         """Create a topic on as many nodes as there are, and return its name, which is of this run alone."""
         from confluent_kafka.admin import NewTopic
 
         name = f"{name}-{self.name}"
-        settings = {key.replace("_", "."): value for key, value in config.items()}
+        settings = {**(config or {}), **{key.replace("_", "."): value for key, value in more.items()}}
         new = NewTopic(name, partitions, copies or min(3, self.cluster.spec.nodes), config=settings)
         self.admin().create_topics([new])[name].result(30)
         time.sleep(0.5)  # until all nodes know it
@@ -157,14 +160,13 @@ class Lab:
             self.cluster.address(listener, node.number) for node in self.cluster.nodes if node.process is not None
         )
 
-    def start(self, program: str, client_id: str, *, stdout: int = subprocess.DEVNULL, **arguments: Any) -> Client:
-        """Start one of `clients.PROGRAMS`; `config` is added to its own."""
+    def start(self, program: str, client_id: str, *, before: tuple[str, ...] = (), **arguments: Any) -> Client:
+        """Start one of `clients.PROGRAMS`; `config` is added to its own; `before`: words before the command."""
         config = {"bootstrap.servers": self.bootstrap, "client.id": client_id, "log_level": 0}
         if program.startswith("aio"):
             config = {"bootstrap_servers": self.bootstrap, "client_id": client_id}
         arguments["config"] = config | arguments.get("config", {})
-        command = [sys.executable, "-m", "tests.incidents.clients", program, json.dumps(arguments)]
-        return self.run(command, stdout)
+        return self.run([*before, sys.executable, "-m", "tests.incidents.clients", program, json.dumps(arguments)])
 
     def write(self, client_id: str, topic: str, *, config: dict[str, Any] | None = None, **arguments: Any) -> Client:
         return self.start("write", client_id, topic=topic, config=config or {}, **arguments)
@@ -272,7 +274,7 @@ class Verdict:
     @property
     def word(self) -> str:
         truth = self.incident.truth
-        if self.false:
+        if self.false or (truth.notes is not None and len(self.judged) > truth.notes):
             return "false"
         if truth.code is None:
             return "hidden"
@@ -295,7 +297,14 @@ class Verdict:
 
 def _of_machine(row: dict[str, Any]) -> bool:
     """Whether a finding is of a machine that does much else: brokers without CPU answer late, and TCP sends again."""
-    return row["code"] in ("tcp-retransmission", "broker-stall", "broker-slow", "tcp-zero-window", "slow-transfer")
+    return row["code"] in (
+        "tcp-retransmission",
+        "broker-stall",
+        "broker-slow",
+        "replication-slow",
+        "tcp-zero-window",
+        "slow-transfer",
+    )
 
 
 def findings_of(capture: Path) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 
+from tests.brokers.cluster import Cluster, Spec
 from tests.incidents.lab import Lab, Truth, incident, sleep
 
 
@@ -53,24 +54,27 @@ def log_directory_full(lab: Lab) -> None:
         sleep(12)
 
 
-@incident(Truth(("under-replicated", "replication-slow")))
+@incident(Truth("under-replicated", ("node 3",), also=("broker-lost", "leader-missing")))
 def follower_throttled(lab: Lab) -> None:
-    """A forgotten throttle of a reassignment: followers get 100 bytes a second."""
-    topic = lab.topic(
-        "moves", 3, follower_replication_throttled_replicas="*", leader_replication_throttled_replicas="*"
-    )
-    for node in (1, 2, 3):
-        for side in ("leader", "follower"):
-            lab.set_broker(f"{side}.replication.throttled.rate", "100", node)
+    """A throttle was forgotten: a node that was away gets 100 bytes a second, and never is in sync again."""
+    every = {"follower.replication.throttled.replicas": "*", "leader.replication.throttled.replicas": "*"}
+    topic = lab.topic("moves", 3, config=every)
+    asks = {"topic.metadata.refresh.interval.ms": 3000, "acks": "all"}
+    sides = [(f"{side}.replication.throttled.rate", node) for side in ("leader", "follower") for node in (1, 2, 3)]
+    for key, node in sides:
+        lab.set_broker(key, "100", node)
     try:
         with lab.capture():
-            lab.write("mover", topic, rate=50, size=1000, config={"acks": "all"})
+            lab.write("mover", topic, rate=50, size=1000, config=asks)
             lab.read("moved", "moved", topic)
-            sleep(40)
+            sleep(5)
+            lab.cluster.kill(3)
+            sleep(10)
+            lab.cluster.restart(3)
+            sleep(75)
     finally:
-        for node in (1, 2, 3):
-            for side in ("leader", "follower"):
-                lab.set_broker(f"{side}.replication.throttled.rate", None, node)
+        for key, node in sides:
+            lab.set_broker(key, None, node)
 
 
 @incident(Truth(("no-kafka-answer", "connect-failed")))
@@ -125,3 +129,54 @@ def data_loss_idempotent(lab: Lab) -> None:
             shutil.rmtree(log)
         lab.cluster.restart(where)
         sleep(12)
+
+
+@incident(Truth(("advertised-address-unreachable", "connect-failed"), ("broker-3.lab",)))
+def name_of_one_broker_wrong(lab: Lab) -> None:
+    """The name of node 3 resolves to an address at which nobody listens."""
+    node = lab.cluster.nodes[2]
+    port, file = node.ports["EXTERNAL"], node.folder / "server.properties"
+    right = file.read_text()
+    external = f"EXTERNAL://127.0.0.1:{port}"
+    file.write_text(
+        right + f"advertised.listeners={_advertised(right).replace(external, f'EXTERNAL://broker-3.lab:{port}')}\n"
+    )
+    hosts = lab.capture_path.with_suffix(".hosts")
+    hosts.write_text("127.0.0.1 localhost\n127.0.0.77 broker-3.lab\n")
+    resolving = ("unshare", "-m", "sh", "-c", f'mount --bind {hosts} /etc/hosts && exec "$@"', "sh")
+    try:
+        lab.cluster.kill(3)
+        lab.cluster.restart(3)
+        topic = lab.topic("mails", 6)
+        external_addresses = {"bootstrap.servers": ",".join(lab.addresses("EXTERNAL").split(",")[:2])}
+        with lab.capture():
+            lab.write("mailer", topic, config=external_addresses, before=resolving)
+            lab.read("mail-reader", "mail", topic, config=external_addresses, before=resolving)
+            sleep(15)
+    finally:
+        file.write_text(right)
+        lab.cluster.kill(3)
+        lab.cluster.restart(3)
+
+
+def _advertised(properties: str) -> str:
+    """Listeners of a node but the controller's."""
+    line = next(line for line in properties.splitlines() if line.startswith("listeners="))
+    return ",".join(part for part in line.partition("=")[2].split(",") if not part.startswith("CONTROLLER"))
+
+
+@incident(Truth("clusters-mixed", ("bridge",), also=("topic-missing",)))
+def clusters_mixed(lab: Lab) -> None:
+    """A client's bootstrap list names brokers of two clusters; its topic is in one of them."""
+    topic = lab.topic("shared")
+    spec = Spec(cluster_id="b3RoZXItY2x1c3Rlci0wMQ")
+    other = Cluster(spec, lab.capture_path.with_suffix(".other"), lab.cluster.java, lab.cluster.lib)
+    try:
+        other.start()
+        both = {"bootstrap.servers": f"{lab.addresses()},{other.bootstrap}", "topic.metadata.refresh.interval.ms": 1000}
+        with lab.capture((other.nodes[0].ports["PLAINTEXT"],)):
+            lab.write("bridge", topic, config=both)
+            lab.write("plain", topic)
+            sleep(15)
+    finally:
+        other.stop()

@@ -72,7 +72,7 @@ def metadata_storm(lab: Lab) -> None:
         sleep(6)
 
 
-@incident(Truth("version-refused", ("old-app",)))
+@incident(Truth(("version-refused", "version-removed-in-target"), ("old-app",), also=("request-unanswered",)))
 def old_client(lab: Lab) -> None:
     """A client of 2015 writes with Produce 1, which Kafka 4 has not; the broker closes the connection each time."""
     host, _, port = lab.bootstrap.partition(",")[0].rpartition(":")

@@ -163,3 +163,15 @@ def test_the_first_finding_of_each_code_comes_before_the_second_of_any(
     out = run(capsys, str(traffic.write()), "--json")[1]
     codes = [row["code"] for line in out.splitlines() if (row := json.loads(line))["severity"] == "warning"]
     assert codes == ["tcp-retransmission", "leaders-moved", *["tcp-retransmission"] * 4]
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_an_old_client_that_no_broker_answers_is_an_error(answered: bool, tmp_path: Path) -> None:
+    """Nobody in the capture asked which versions the broker offers."""
+    traffic = Traffic(tmp_path)
+    for number in range(3):
+        alone: dict[str, Any] = {"status": "unanswered", "latency_ms": None} if number < 2 or not answered else {}
+        traffic.ask("Produce", number, on=number, api_version=1, **alone)
+    (old,) = of(traffic, "version-removed-in-target")
+    assert old.severity == ("note" if answered else "error")
+    assert ("none of its 3 requests got an answer" in old.text) != answered
