@@ -6,6 +6,7 @@ Rules that know more of a code take it (`TAKEN`); the rest is told here."""
 from __future__ import annotations
 
 import functools
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -16,6 +17,7 @@ from kwire.analyzer.findings.query import Severity
 from kwire.analyzer.findings.rules import Limits, Match, rule
 from kwire.analyzer.findings.runs import EVERY, Run, Trouble, runs, together
 from kwire.analyzer.findings.wording import client, count, moment, name, partition_name, some
+from kwire.analyzer.frame import arrow, spill
 from kwire.analyzer.protocol import api_keys
 from kwire.analyzer.protocol.error_severity import GRACE_S
 
@@ -206,9 +208,11 @@ CLAIMS.append(_misnamed)
     why="A topic that was created a moment ago is known within 0.2 s; a name that does not exist was asked for 14 "
     "times in 10 s. Three answers over 5 s, or ten over one. So is a name that no topic can have (a note, "
     "admin-refused, where it was asked for less often).",
-    suppressed_when="The topic is there later (then it was being created).",
+    suppressed_when="The topic is there later (then it was being created), at brokers of the same cluster: those whose "
+    "Metadata has an address in common.",
     advice="Create it, or mend the name; allow.auto.create.topics hides such mistakes.",
-    evidence="errors-librdkafka-4.3; captures that create topics say nothing",
+    evidence="errors-librdkafka-4.3; captures that create topics say nothing; forged: a topic that another cluster "
+    "has; tests/incidents clusters-mixed",
 )
 def topic_missing(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     troubles = [*of(capture, _MISSING), *of(capture, _misnamed, lasting=False)]
@@ -220,7 +224,20 @@ def topic_missing(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     for trouble in troubles:
         named = trouble.thing.topics or (trouble.thing.topic,)
         missing = [topic for topic in named if topic and topic not in known]
-        if not missing or trouble.cleared:
+        if trouble.cleared:
+            continue
+        wanted = [topic for topic in named if topic]
+        elsewhere = [] if missing else _at_another_cluster(capture, trouble, wanted)
+        if elsewhere:
+            text = (
+                f"{client(capture.who(trouble.client))} keeps asking for topic {some(wanted)}, which does not exist at "
+            )
+            text += f"{some(_end_points(capture, trouble.rows))}: {times(trouble)}."
+            cause = (
+                f"another cluster has it ({some(elsewhere)}): the client's bootstrap servers are of two clusters, or "
+            )
+            yield match_of(capture, trouble, text, None, f"{cause}of the wrong one", False)
+        if not missing:
             continue
         looked_for += 1
         near = nearest.to(missing[0]) if looked_for <= _LOOKED_FOR else None
@@ -228,6 +245,31 @@ def topic_missing(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         text = f"{client(capture.who(trouble.client))} keeps asking for topic {some(missing)}, {why}: {times(trouble)}."
         cause = f"there is a topic {name(near)}" if near else None
         yield match_of(capture, trouble, text, None, cause, False if near else None)
+
+
+def _end_points(capture: CaptureFrame, rows: np.ndarray) -> list[str]:
+    """Brokers of some exchanges, by `ip:port`."""
+    return sorted(capture.brokers[number] for number in arrow.distinct(capture.broker[rows]).tolist())
+
+
+def _at_another_cluster(capture: CaptureFrame, trouble: Trouble, topics: list[str]) -> list[str]:
+    """End points that have all of these topics, and whose Metadata has no address in common with that of those who
+    refuse. Empty where one of the two says no addresses."""
+    addresses_of: dict[str, set[tuple[str, int]]] = defaultdict(set)
+    for entry in capture.entry.get("advertised", ()):
+        addresses_of[entry["broker"]].add((entry["host"], entry["port"]))
+    refusing = set[tuple[str, int]]().union(*(addresses_of[end] for end in _end_points(capture, trouble.rows)))
+    if not topics or not refusing or len(addresses_of) < 2:
+        return []
+    parts = capture.partitions
+    numbers = [number for number, (topic, _) in enumerate(capture.topic_partitions) if topic in topics]
+    rows = spill.where(
+        len(parts.owner),
+        lambda block: arrow.among(parts.topic_partition[block], numbers) & (parts.error[block] == 0),
+    )
+    having = _end_points(capture, arrow.distinct(parts.owner[rows])) if len(rows) else []
+    addresses = set[tuple[str, int]]().union(*(addresses_of[end] for end in having if end in addresses_of))
+    return having if addresses and not addresses & refusing else []
 
 
 _LOOKED_FOR = 200

@@ -54,7 +54,10 @@ def log_directory_full(lab: Lab) -> None:
         sleep(12)
 
 
-@incident(Truth("under-replicated", ("node 3",), also=("broker-lost", "leader-missing")))
+_FOLLOWS = ("broker-lost", "leader-missing", "produce-timed-out-on-broker", "fetch-above-high-watermark")
+
+
+@incident(Truth("under-replicated", ("node 3",), also=_FOLLOWS))
 def follower_throttled(lab: Lab) -> None:
     """A throttle was forgotten: a node that was away gets 100 bytes a second, and never is in sync again."""
     every = {"follower.replication.throttled.replicas": "*", "leader.replication.throttled.replicas": "*"}
@@ -165,9 +168,9 @@ def _advertised(properties: str) -> str:
     return ",".join(part for part in line.partition("=")[2].split(",") if not part.startswith("CONTROLLER"))
 
 
-@incident(Truth("clusters-mixed", ("bridge",), also=("topic-missing",)))
+@incident(Truth("topic-missing", ("bridge", "another cluster")))
 def clusters_mixed(lab: Lab) -> None:
-    """A client's bootstrap list names brokers of two clusters; its topic is in one of them."""
+    """The bootstrap list of an application names brokers of two clusters; its topic is in one of them."""
     topic = lab.topic("shared")
     spec = Spec(cluster_id="b3RoZXItY2x1c3Rlci0wMQ")
     other = Cluster(spec, lab.capture_path.with_suffix(".other"), lab.cluster.java, lab.cluster.lib)
@@ -175,7 +178,8 @@ def clusters_mixed(lab: Lab) -> None:
         other.start()
         both = {"bootstrap.servers": f"{lab.addresses()},{other.bootstrap}", "topic.metadata.refresh.interval.ms": 1000}
         with lab.capture((other.nodes[0].ports["PLAINTEXT"],)):
-            lab.write("bridge", topic, config=both)
+            for number in range(8):  # each takes one of the four
+                lab.write(f"bridge-{number}", topic, config=both)
             lab.write("plain", topic)
             sleep(15)
     finally:

@@ -175,3 +175,23 @@ def test_an_old_client_that_no_broker_answers_is_an_error(answered: bool, tmp_pa
     (old,) = of(traffic, "version-removed-in-target")
     assert old.severity == ("note" if answered else "error")
     assert ("none of its 3 requests got an answer" in old.text) != answered
+
+
+@pytest.mark.parametrize("same", [False, True])
+def test_a_topic_that_only_another_cluster_has_is_missing(same: bool, tmp_path: Path) -> None:
+    """Of one cluster the brokers' Metadata have an address in common: then the topic is there later."""
+    traffic = Traffic(tmp_path)
+    for number in range(10):
+        traffic.ask("Metadata", number / 2, error="UNKNOWN_TOPIC_OR_PARTITION", topics=["t"])
+    traffic.ask("Produce", 6, on=1, place=("t", 0), client_id="other", broker_ip="10.0.0.8")
+    traffic.rows["connections"][-1]["broker_ip"] = "10.0.0.8"
+    traffic.rows["connections"][-1]["connection"] = traffic.rows["exchanges"][-1]["connection"]
+    traffic.tells("10.0.0.9", by="10.0.0.9:9092")
+    traffic.tells("10.0.0.8", by="10.0.0.8:9092")
+    if same:
+        traffic.tells("10.0.0.8", by="10.0.0.9:9092", nodes=(2,))
+    missing = of(traffic, "topic-missing")
+    assert len(missing) == (not same)
+    if missing:
+        assert "which does not exist at 10.0.0.9:9092: 10 times" in missing[0].text
+        assert (missing[0].cause or "").startswith("another cluster has it (10.0.0.8:9092)")
