@@ -229,14 +229,11 @@ def topic_missing(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         wanted = [topic for topic in named if topic]
         elsewhere = [] if missing else _at_another_cluster(capture, trouble, wanted)
         if elsewhere:
-            text = (
-                f"{client(capture.who(trouble.client))} keeps asking for topic {some(wanted)}, which does not exist at "
-            )
-            text += f"{some(_end_points(capture, trouble.rows))}: {times(trouble)}."
-            cause = (
-                f"another cluster has it ({some(elsewhere)}): the client's bootstrap servers are of two clusters, or "
-            )
-            yield match_of(capture, trouble, text, None, f"{cause}of the wrong one", False)
+            asks = f"{client(capture.who(trouble.client))} keeps asking for topic {some(wanted)}"
+            refusing = some(_end_points(capture, trouble.rows))
+            mixed = f"another cluster has it ({some(elsewhere)}): the client's bootstrap servers are of two clusters, "
+            text = f"{asks}, which does not exist at {refusing}: {times(trouble)}."
+            yield match_of(capture, trouble, text, None, f"{mixed}or of the wrong one", False)
         if not missing:
             continue
         looked_for += 1
