@@ -7,7 +7,7 @@ import shutil
 import subprocess
 
 from tests.brokers.cluster import Cluster, Spec
-from tests.incidents.lab import Lab, Truth, incident, sleep
+from tests.incidents.lab import SETTINGS, Lab, Truth, incident, sleep
 
 
 def _traffic(lab: Lab, name: str) -> str:
@@ -172,7 +172,7 @@ def _advertised(properties: str) -> str:
 def clusters_mixed(lab: Lab) -> None:
     """The bootstrap list of an application names brokers of two clusters; its topic is in one of them."""
     topic = lab.topic("shared")
-    spec = Spec(cluster_id="b3RoZXItY2x1c3Rlci0wMQ")
+    spec = Spec(settings=SETTINGS, cluster_id="b3RoZXItY2x1c3Rlci0wMQ")
     other = Cluster(spec, lab.capture_path.with_suffix(".other"), lab.cluster.java, lab.cluster.lib)
     try:
         other.start()
