@@ -39,7 +39,8 @@ def lossy(records: list[Record]) -> list[Record]:
 
 
 def journeys(path: Path) -> list[Row]:
-    return analyzer.analyze(path).journeys.to_pylist()
+    rows: list[Row] = analyzer.analyze(path).journeys.to_pylist()
+    return rows
 
 
 @pytest.mark.parametrize("broken", [cut, midstream, lossy])
