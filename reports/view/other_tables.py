@@ -35,9 +35,9 @@ def window(tables: Tables, name: str, sort: str, start: int, count: int) -> dict
         plain.append(column)
         for row in rows:
             row.setdefault(column.name, value(row))
-    for column, ip in named_ends.columns(name).items():
-        plain.append(contract.Column(column, pa.string(), named_ends.ABOUT[column]))
-        rows = [{**row, column: address_names.name_of(row[ip])} for row in rows]
+    for named, ip in named_ends.columns(name).items():
+        plain.append(contract.Column(named, pa.string(), named_ends.ABOUT[named]))
+        rows = [{**row, named: address_names.name_of(row[ip])} for row in rows]
     by = sort.removeprefix("-")
     if sort and by not in {column.name for column in plain}:
         raise BadRequestError(f"sort={sort[:40]}: no column of {name}")
