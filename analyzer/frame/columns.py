@@ -17,7 +17,7 @@ import pyarrow as pa
 from kwire.analyzer.frame import arrow, spill
 from kwire.analyzer.frame.frame import NULL
 
-FEW_ROWS: Final = 10_000
+FEW_ROWS: Final = 1_000
 """Rows up to which texts are numbered one by one."""
 
 

@@ -161,7 +161,7 @@ def test_nothing_is_kept_of_what_no_rule_reads(monkeypatch: pytest.MonkeyPatch) 
 
 def test_of_a_long_dictionary_only_texts_in_use_get_a_code() -> None:
     """A window's columns name all strings of the capture so far by their numbers."""
-    texts = pa.array([f"t{number}" for number in range(column_cache.FEW_ROWS)])
+    texts = pa.array([f"t{number}" for number in range(10_000)])
     known: dict[str, int] = {"t7": 0}
     chunk = pa.DictionaryArray.from_arrays(pa.array([9000, None, 7, 9000, 3], pa.int32()), texts)
     codes = column_cache.encode(chunk, known)
