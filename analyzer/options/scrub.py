@@ -29,6 +29,10 @@ class ScrubOptions(PortOptions, CommandOptions):
     keep: list[str] = repeated(
         "--keep", metavar="A,B", help="what stays: names, addresses, ids, keys, values, headers (default: nothing)"
     )
+    keep_schema: bool = flag(
+        "--keep-schema",
+        help="keep the ids of schemas in keys, values and headers, and the framing that holds them; fields never stay",
+    )
     key: str | None = option(
         "--key",
         metavar="FILE",

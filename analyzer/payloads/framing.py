@@ -25,6 +25,15 @@ _GLUE_VERSION: Final = 3
 _GLUE_PLAIN, _GLUE_ZLIB = 0, 5
 _GLUE_HEADER: Final = 18
 _LONG: Final = 8
+_LARGEST_ID: Final = 10_000_000
+"""Ids are counted from 1 on: in a larger number content is more likely than an id."""
+
+SCHEMA_HEADERS: Final = frozenset(
+    name
+    for side in ("key", "value")
+    for name in (f"__{side}_schema_id", f"apicurio.{side}.globalId", f"apicurio.{side}.contentId")
+)
+"""Headers whose value is the id of a schema."""
 
 
 class SchemaReference(NamedTuple):
@@ -56,6 +65,34 @@ def frame_of(data: bytes, side: str, headers: Mapping[str, bytes], limits: Paylo
     if data[0] == _GLUE_VERSION and data[1] in (_GLUE_PLAIN, _GLUE_ZLIB) and len(data) >= _GLUE_HEADER:
         return _glue(data, limits)
     return None
+
+
+def framing_bytes(data: bytes) -> int:
+    """Return how many bytes at the beginning of a key or value are framing, and nothing that it says; 0: none."""
+    if len(data) >= 5 and data[0] == 0 and len(data) != _LONG:
+        if 0 < int.from_bytes(data[1:5], "big") <= _LARGEST_ID:
+            return 5
+        return 9 if len(data) > 9 and 0 < int.from_bytes(data[1:9], "big") <= _LARGEST_ID else 0
+    if len(data) > _GLUE_HEADER and data[0] == _GLUE_VERSION and data[1] in (_GLUE_PLAIN, _GLUE_ZLIB):
+        return _GLUE_HEADER if _is_uuid(data[2:_GLUE_HEADER]) else 0
+    return 0
+
+
+def header_bytes(name: str, value: bytes) -> int:
+    """Return how many bytes of a header's value are the id of a schema, and nothing else; 0: none."""
+    if name not in SCHEMA_HEADERS:
+        return 0
+    if not name.startswith("__"):
+        fits = len(value) in (4, 8) and 0 < int.from_bytes(value, "big") <= _LARGEST_ID
+        return len(value) if fits else 0
+    if len(value) >= 17 and value[0] == 1:
+        return 17 if _is_uuid(value[1:17]) else 0
+    return 5 if len(value) >= 5 and value[0] == 0 and 0 < int.from_bytes(value[1:5], "big") <= _LARGEST_ID else 0
+
+
+def _is_uuid(data: bytes) -> bool:
+    """Return whether 16 bytes have the version and variant of a UUID (RFC 9562)."""
+    return 1 <= data[6] >> 4 <= 8 and data[8] >> 6 == 2
 
 
 def _by_magic(data: bytes) -> SchemaReference | None:

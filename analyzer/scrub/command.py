@@ -30,7 +30,7 @@ def scrub(options: ScrubOptions) -> int:
     """`kwire scrub`."""
     from kwire.analyzer.cli.commands import announce_compilation
     from kwire.analyzer.scrub import rewrite
-    from kwire.analyzer.scrub.content import KEEPABLE
+    from kwire.analyzer.scrub.content import KEEPABLE, SCHEMA
     from kwire.captures.files import capture_points
     from kwire.captures.tls.ciphers import available
 
@@ -39,6 +39,8 @@ def scrub(options: ScrubOptions) -> int:
     keep = frozenset(part for text in options.keep for part in text.split(",") if part)
     for name in sorted(keep - KEEPABLE.keys()):
         raise UsageError(f"--keep: there is no {name!r}", f"there are {', '.join(KEEPABLE)}")
+    if options.keep_schema:
+        keep |= {SCHEMA}
     key, notes = _key(options.key)
     announce_compilation()
     if options.out == "-":

@@ -40,6 +40,9 @@ KEEPABLE: Final = {
 }
 """What `--keep` may name."""
 
+SCHEMA: Final = "schema"
+"""Besides these, of `--keep-schema`: framing of registries, and ids of schemas."""
+
 
 class Content:
     """Scrubs messages. `learn` all, then `settle`, then `clean` all. `report`: where it counts what it does."""
@@ -49,7 +52,10 @@ class Content:
         self.addresses = Addresses(key, "addresses" in keep)
         self.pseudonyms = Pseudonyms(key, self.addresses, "names" in keep, "ids" in keep)
         self.records = RecordScrubber(
-            self.pseudonyms, self._nested, KeepOptions("keys" in keep, "values" in keep, "headers" in keep), self.report
+            self.pseudonyms,
+            self._nested,
+            KeepOptions("keys" in keep, "values" in keep, "headers" in keep, SCHEMA in keep),
+            self.report,
         )
         self.prefixes: set[bytes] = set()
         """What stays of bytes before first messages (ports), zeros elsewhere."""

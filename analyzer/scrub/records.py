@@ -5,6 +5,8 @@ In: the bytes of a records field, and its topic. Out: as many bytes, the same ba
 - Keys that were equal stay equal, and of those that were not hardly any become so; values and header values are noise,
   header names are pseudonyms; nulls and lengths stay. Control records stay, and records of Kafka's internal topics
   become the same records of other groups, topics and hosts.
+- With `schema` framing and ids of schemas stay before the noise: they are numbers that a registry gave, and say nothing
+  of the content.
 - A header stays only where its checksum is right, or where its batch is cut off and its numbers are possible
   (`_HEADERS`); whatever else stands where a batch should be, as broken clients write it, becomes noise.
 - A compressed batch is compressed again and fills its place (`fitting`), with less noise and more zeros where it must;
@@ -24,6 +26,7 @@ from typing import Final
 import crc32c as crc32c_library
 import numpy as np
 
+from kwire.analyzer.payloads.framing import framing_bytes, header_bytes
 from kwire.analyzer.protocol import embedded
 from kwire.analyzer.protocol.embedded import Embedded
 from kwire.analyzer.protocol.schema import TOPICS
@@ -72,6 +75,8 @@ class KeepOptions:
     keys: bool = False
     values: bool = False
     headers: bool = False
+    schema: bool = False
+    """Framing and ids of schemas, of keys and values that do not stay."""
 
     @property
     def all(self) -> bool:
@@ -211,17 +216,32 @@ class RecordScrubber:
                     yield _Place(at, at + len(content), self._nested(content, opened))
             return
         if key and not self._kept.keys:
-            yield _Place(key_at, key_at + len(key), self._pseudonyms.noise(len(key), b"key" + key))
+            yield from self._content(key_at, key, b"key" + key)
         if value and not self._kept.values:
-            yield _Place(value_at, value_at + len(value), None)
+            yield from self._content(value_at, value, None)
+
+    def _content(self, at: int, data: bytes, about: bytes | None) -> Iterator[_Place]:
+        """Find what is to be replaced of a key or value: all of it, but for the framing that stays. `about`: what the
+        noise depends on, None: as much noise as there is room for."""
+        start = framing_bytes(data) if self._kept.schema else 0
+        if start and data[0] and data[1]:  # Glue's compression, which noise has not
+            yield _Place(at + 1, at + 2, b"\0")
+        if start < len(data):
+            noise = None if about is None else self._pseudonyms.noise(len(data) - start, about)
+            yield _Place(at + start, at + len(data), noise)
 
     def _header(
         self, data: bytes, name_at: int, name_length: int, value_at: int, value_length: int
     ) -> Iterator[_Place]:
         if self._kept.headers:
             return
+        name, value = data[name_at : name_at + name_length], data[value_at : value_at + max(value_length, 0)]
+        stays = header_bytes(name.decode("latin-1"), value) if self._kept.schema else 0
+        if stays:
+            if stays < len(value):
+                yield _Place(value_at + stays, value_at + len(value), None)
+            return
         if name_length > 0:
-            name = data[name_at : name_at + name_length]
             yield _Place(name_at, name_at + name_length, self._pseudonyms.text(name))
         if value_length != NULL and value_length > 0:
             yield _Place(value_at, value_at + value_length, None)
@@ -285,11 +305,11 @@ class RecordScrubber:
                 yield _Place(value_at, value_end, self._nested(value, known.value))
         else:
             if key and not self._kept.keys:
-                yield _Place(key_at, key_end, self._pseudonyms.noise(len(key), b"key" + key))
+                yield from self._content(key_at, key, b"key" + key)
             if value and codec != b.NONE:
                 yield _Place(value_at, value_end, self._wrapped(codec, value, topic, depth))
             elif value and not self._kept.values:
-                yield _Place(value_at, value_end, None)
+                yield from self._content(value_at, value, None)
         if value_end < stop:
             yield _Place(value_end, stop, None)
 

@@ -21,8 +21,9 @@ import numpy as np
 from kwire.analyzer.bulk.state import NULL
 from kwire.analyzer.common import output_file
 from kwire.analyzer.common.errors import UsageError
+from kwire.analyzer.payloads.framing import SCHEMA_HEADERS
 from kwire.analyzer.scrub import prefixes
-from kwire.analyzer.scrub.content import Content
+from kwire.analyzer.scrub.content import SCHEMA, Content
 from kwire.analyzer.scrub.packets import Packets
 from kwire.analyzer.scrub.scrub_summary import Report
 from kwire.analyzer.scrub.streams import UNPLACED, CapturedBytes, FirstPass, Place
@@ -43,8 +44,8 @@ _APIS: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Options of a scrub: `key` (None: a new one that nobody keeps), `keep` of `content.KEEPABLE`, `ports` that are
-    Kafka."""
+    """Options of a scrub: `key` (None: a new one that nobody keeps), `keep` of `content.KEEPABLE` or SCHEMA, `ports`
+    that are Kafka."""
 
     key: bytes | None = None
     keep: frozenset[str] = frozenset()
@@ -333,12 +334,14 @@ def _check(path: str, folder: str, content: Content, task: Task, report: Report)
 def _check_windows(path: str, captured: CapturedBytes, replaced: IO[bytes], content: Content, task: Task) -> None:
     """Raise UsageError where eight printable bytes of the original are in the result. With names or parts of records
     kept there are many; their own check is `_check`."""
-    if task.keep - {"ids"}:
+    if task.keep - {"ids", SCHEMA}:
         return
     replaced.flush()
     size = replaced.tell()
     data = np.memmap(replaced, np.uint8, "r", shape=(size,)).view(np.ndarray) if size else np.zeros(0, np.uint8)
     words = content.pseudonyms.public | content.prefixes
+    if SCHEMA in task.keep:
+        words = words | {name.encode() for name in SCHEMA_HEADERS}
     _refuse(list(shared_windows(path, captured, data, content.pseudonyms, words)))
 
 

@@ -138,3 +138,22 @@ def test_every_command_that_reads_records_decodes_them(tmp_path: Path) -> None:
     for command in (["sql"], ["report"], ["story"]):
         rest = ["SELECT 1"] if command == ["sql"] else []
         refused(kwire(*command, tmp_path / "dataset", *rest, "--schemas", schemas), "go with a CAPTURE")
+
+
+def test_a_clean_capture_keeps_the_ids_of_schemas_and_nothing_else(tmp_path: Path) -> None:
+    capture, clean = golden_capture(tmp_path / "golden.pcap"), tmp_path / "clean.pcapng"
+    printed("scrub", capture, "-o", clean, "--keep-schema")
+
+    def rows(path: Path, *more: Any) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in printed("show", path, "--records", "--json", *more).splitlines()]
+
+    before, after = (rows(path, "--schemas", write_schemas(tmp_path / "schemas")) for path in (capture, clean))
+    names = ("key_schema_id", "value_schema_id")
+    assert [[row[name] for name in names] for row in after] == [[row[name] for name in names] for row in before]
+    assert {row["value_schema_id"] for row in after} > {"2", "4"}
+    assert not {row["value_json"] for row in after if row["value_json"]} & {row["value_json"] for row in before}
+    content = clean.read_bytes()
+    for case in golden()[1]:
+        assert case.data[5:] not in content or len(case.data) < 13
+    printed("scrub", capture, "-o", tmp_path / "bare.pcapng")
+    assert {row["value_schema_id"] for row in rows(tmp_path / "bare.pcapng", "--payloads")} == {None}

@@ -6,6 +6,7 @@ proves: kwire.analyzer.scrub.records.
 from __future__ import annotations
 
 import random
+import uuid
 
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
@@ -213,3 +214,39 @@ def test_what_is_kept_is_kept() -> None:
     records = opened(scrubber("keys").scrub(data, "orders")).records
     assert [record.key for record in records] == [record.key for record in opened(data).records]
     assert all(MARK not in (record.value or b"") for record in records)
+
+
+GLUE = uuid.UUID("7f2d0d5c-8f2e-4a8e-9d2e-0c5f1d1a2b3c").bytes
+
+
+@pytest.mark.parametrize(
+    ("data", "kept"),
+    [
+        (b"\0\0\0\0\x11" + MARK, 5),
+        (b"\0" + (17).to_bytes(8, "big") + MARK, 9),
+        (b"\3\0" + GLUE + MARK, 18),
+        (b"\0\0\0\0\0" + MARK, 0),
+        (b"\0\x7f\0\0\1" + MARK, 0),  # larger than ids are
+        ((1_700_000_000).to_bytes(8, "big"), 0),  # a number
+        (b"\3\0" + b"0123456789abcdef" + MARK, 0),  # no UUID
+        (b"\1\0\0\0\x11" + MARK, 0),
+    ],
+)
+def test_framing_stays_where_it_is_sure(data: bytes, kept: int) -> None:
+    headers = [("__value_schema_id", b"\1" + GLUE), ("apicurio.key.globalId", b"\0\0\0\x11"), ("apicurio.key.x", MARK)]
+    builder = DefaultRecordBatchBuilder(2, b.NONE, 1, 7, 3, 40, 1 << 24)
+    builder.append(0, 1_700_000_000_000, data, data, headers)
+    (record,) = opened(scrubber("schema").scrub(bytes(builder.build()), "orders")).records
+    for content in (record.key, record.value):
+        assert content is not None
+        assert content[:kept] == data[:kept]
+        assert content[kept:] != data[kept:]
+        assert MARK not in content
+        if not kept:
+            assert content[:5] != data[:5]
+    assert [(name.decode() if isinstance(name, bytes) else name, value) for name, value in record.headers][
+        :2
+    ] == headers[:2]
+    assert record.headers[2][1] != MARK
+    (record,) = opened(scrubber().scrub(bytes(builder.build()), "orders")).records
+    assert not kept or record.value[:kept] != data[:kept]
