@@ -8,6 +8,7 @@ text are hex after `0x`; text of others is made fit for a terminal, so that a re
 from __future__ import annotations
 
 import base64
+import dataclasses
 import re
 import shlex
 import sys
@@ -19,6 +20,7 @@ import pyarrow.compute as pc
 
 from kwire.analyzer.analysis.cluster_metadata import TopicIds
 from kwire.analyzer.cli import text
+from kwire.analyzer.cli.record_fields import RecordFields
 from kwire.analyzer.common.errors import UsageError
 from kwire.analyzer.common.times import EPOCH, rfc3339
 from kwire.analyzer.dataset.dataset import is_dataset, open_dataset
@@ -30,7 +32,7 @@ from kwire.captures.files import capture_points
 if TYPE_CHECKING:
     from kwire.analyzer.options.show import ShowOptions
 
-_NOT_HERE = ("tree", "hex", "fields", "frames", "count_by", "sort", "budget", "page")
+_NOT_HERE = ("tree", "hex", "frames", "count_by", "sort", "budget", "page")
 _HEADING = "time\ttopic\tpartition\toffset\tkey\tvalue\n"
 _ROWS_AT_ONCE = 4096
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\"}
@@ -43,11 +45,21 @@ def show(options: ShowOptions, out: IO[str]) -> int:
     for name in _NOT_HERE:
         if getattr(options, name):
             option = name.replace("_", "-")
-            raise UsageError(f"--{option} does not go with --records", "--json, --format, --filter and --limit do")
+            raise UsageError(
+                f"--{option} does not go with --records", "--json, --fields, --format, --filter and --limit do"
+            )
     if options.format and options.json:
         raise UsageError("--format does not go with --json", "leave one of them out")
+    if options.format and options.fields:
+        raise UsageError("--format does not go with --fields", "leave one of them out")
     form = _json if options.json else _formatted(options.format) if options.format is not None else _line
     heading = "" if form is not _line else _HEADING
+    if options.fields is not None:
+        fields = RecordFields(options.fields)
+        form, heading = fields.line, fields.heading
+        captures = not all(map(is_dataset, options.captures))
+        if fields.are_decoded and captures:  # what needs no schema, where no other option says more
+            options = dataclasses.replace(options, payloads=True)
     notes: list[str] = []
     left = options.limit
     for row in _rows(options, notes):

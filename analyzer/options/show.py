@@ -34,7 +34,8 @@ class ShowOptions(PayloadArguments, ReadArguments, CommandOptions):
         "--fields",
         metavar="A,B,C",
         exclusive=_FORM,
-        help="these columns or fields of the bodies (names: kwire help filter), tab-separated",
+        help="these columns or fields of the bodies (names: kwire help filter), tab-separated; with --records: columns "
+        "of records, and fields of keys and values, as value.order.id",
     )
     count_by: str | None = option(
         "--count-by", metavar="A,B,C", exclusive=_FORM, help="how many exchanges for each combination of these"

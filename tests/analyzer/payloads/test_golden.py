@@ -15,7 +15,15 @@ from google.protobuf import descriptor_pb2, descriptor_pool, json_format
 from kwire import open_dataset
 from kwire.analyzer.payloads import proto_text, protobuf
 from tests.analyzer.cli.test_parser import kwire, printed, refused
-from tests.analyzer.payloads.golden_payloads import GOLDEN, Case, decoder, golden, golden_capture, write_schemas
+from tests.analyzer.payloads.golden_payloads import (
+    GOLDEN,
+    Case,
+    decoder,
+    golden,
+    golden_capture,
+    write_capture,
+    write_schemas,
+)
 
 DESCRIPTORS = json.loads((GOLDEN / "descriptors.json").read_text())
 
@@ -157,3 +165,16 @@ def test_a_clean_capture_keeps_the_ids_of_schemas_and_nothing_else(tmp_path: Pat
         assert case.data[5:] not in content or len(case.data) < 13
     printed("scrub", capture, "-o", tmp_path / "bare.pcapng")
     assert {row["value_schema_id"] for row in rows(tmp_path / "bare.pcapng", "--payloads")} == {None}
+
+
+def test_fields_of_keys_and_values_are_shown(tmp_path: Path) -> None:
+    value = json.dumps({"order": {"id": 7, "lines": [{"sku": "a"}, {"sku": "b\t"}, {}]}, "ok": True}).encode()
+    written = [("orders", b'{"k": "x"}', value, ()), ("orders", None, b"text", ()), ("orders", None, None, ())]
+    capture = write_capture(tmp_path / "c.pcap", written)
+    names = "topic,key.k,value.order.id,value.order.lines.sku,value.ok,value_format"
+    lines = printed("show", capture, "--records", "--fields", names).splitlines()
+    assert lines[0] == names.replace(",", "\t")
+    assert lines[1:] == ['orders\tx\t7\t["a","b\\t"]\ttrue\tjson', "orders\t\t\t\t\ttext", "orders\t\t\t\t\t"]
+    printed("analyze", capture, "-o", tmp_path / "dataset", "--payloads")
+    assert printed("show", tmp_path / "dataset", "--records", "--fields", names).splitlines() == lines
+    refused(kwire("show", capture, "--records", "--fields", "value.,x"), "records have no 'value.'")
