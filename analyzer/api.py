@@ -38,6 +38,7 @@ from kwire.analyzer.messages.exchange import Exchange
 from kwire.analyzer.messages.raw_messages import HeldMessages
 from kwire.analyzer.payloads.options import PayloadOptions, of_point
 from kwire.analyzer.pipeline.drive import Sink, drive
+from kwire.analyzer.pipeline.exchange_order import AsTheyEnd, InRequestOrder, Messages, PackedExchanges
 from kwire.analyzer.pipeline.points import (
     BATCHES,
     WITHOUT,
@@ -75,8 +76,6 @@ __all__ = ["Exchange", "RawExchange", "analyze", "decode", "decoded", "exchanges
 HELD = 1 << 16
 HELD_BYTES = 128 << 20
 """Exchanges, and bytes of their messages, that wait for one that began before them (`light`)."""
-ROWS_AT_ONCE = 4096
-"""Rows made Python objects at a time."""
 
 
 def _arguments(captures: Captures) -> list[str]:
@@ -387,6 +386,7 @@ class _PointExchanges:
         self._ended = EndedConnections()
         self._ahead = NamesAhead(self._topics, point, engine.settings)
         self._start: datetime.datetime | None = None
+        self._groups = GroupProtocols()
         self._payloads: PayloadReader | None = None
 
     def decode_payloads(self, options: PayloadOptions | None) -> None:
@@ -401,36 +401,24 @@ class _PointExchanges:
 
     def exchanges(self, ordered: bool | None, progress: Progress | None) -> Iterator[Exchange]:
         """Exchanges with dicts for rows."""
-        groups = GroupProtocols()
-
-        def learned(window: Window) -> Iterator[_Keyed]:
-            for keyed in self._dicts(window):
-                keyed[2].learn_group(groups)
-                yield keyed
-
-        return self._in_order(learned, ordered, progress)
+        sink = InRequestOrder if self._is_ordered(ordered) else AsTheyEnd
+        return self._driven(sink(self._packed, self._exchange), progress)
 
     def light(self, ordered: bool | None, progress: Progress | None) -> Iterator[RawExchange]:
-        """Exchanges whose rows stay columns."""
-        return self._in_order(self._cells, ordered, progress, bounded=True)
+        """Exchanges whose rows stay columns; in order of their requests as far as `HELD` and `HELD_BYTES` allow."""
+        sink = _InOrder if self._is_ordered(ordered) else _AsTheyEnd
+        return self._driven(sink(self._cells), progress)
 
-    def _in_order(
-        self,
-        of: Callable[[Window], Iterator[_Keyed]],
-        ordered: bool | None,
-        progress: Progress | None,
-        bounded: bool = False,
-    ) -> Iterator[Any]:
-        """In order of their requests, or as they complete; `of`: those of one window; `bounded`: as far as `HELD` and
-        `HELD_BYTES` allow."""
+    def _is_ordered(self, ordered: bool | None) -> bool:
+        return "-" not in self._point.paths if ordered is None else ordered
+
+    def _driven(self, sink: Sink[Any], progress: Progress | None) -> Iterator[Any]:
         size = size_of(self._point)
 
         def report(read: int) -> None:
             if progress is not None:
                 progress(self._point.name, read, size)
 
-        in_order = "-" not in self._point.paths if ordered is None else ordered
-        sink: Sink[Any] = _InOrder(of, bounded) if in_order else _AsTheyEnd(of)
         return drive(self._engine, [sink], report)
 
     def _wanted_of(self, window: Window) -> Exchanges:
@@ -446,25 +434,25 @@ class _PointExchanges:
         self.passed = (self.passed[0] + len(rows), self.passed[1] + len(window.every))
         return rows if self.look is None else self.look(window)
 
-    def _dicts(self, window: Window) -> Iterator[_Keyed]:
-        names, look_up = window.names, self._ahead.look_up
+    def _packed(self, window: Window) -> PackedExchanges:
+        """The exchanges of one window as columns."""
+        names, pop = window.names, self._messages.pop
         rows = self._wanted_of(window)
-        start = self._begin()
+        self._begin()
+        first, connection, *_ = columns = _key_columns(rows)
+        messages = [pop(*keys) for keys in zip(*(column.tolist() for column in columns[1:]), strict=True)]
         table = plain(exchange_tables.exchanges(names, [rows]), "exchanges")
         parts = plain(exchange_tables.partitions(names, [rows]), "partitions") if self.partitions else None
-        ends = np.searchsorted(rows.owner, np.arange(len(rows) + 1)).tolist() if self.partitions else []
-        keys = _keys(rows)
-        at = 0
-        for part in table.to_batches(max_chunksize=ROWS_AT_ONCE):
-            for row in part.to_pylist():
-                self._ahead.resolve(row)
-                first, connection, request_index, answered = next(keys)
-                exchange = Exchange(row, *self._messages.pop(connection, request_index, answered), start, look_up)
-                exchange.payloads = self._payloads
-                if parts is not None and ends[at] < ends[at + 1]:
-                    exchange.partitions = parts.slice(ends[at], ends[at + 1] - ends[at]).to_pylist()
-                yield first, names.serials[connection], exchange
-                at += 1
+        ends = np.searchsorted(rows.owner, np.arange(len(rows) + 1)) if self.partitions else None
+        return PackedExchanges(first, names.serials_of(connection), table, messages, parts, ends)
+
+    def _exchange(self, row: dict[str, Any], messages: Messages) -> Exchange:
+        """An exchange, which its group is learned from."""
+        self._ahead.resolve(row)
+        exchange = Exchange(row, *messages, self._start, self._ahead.look_up)
+        exchange.payloads = self._payloads
+        exchange.learn_group(self._groups)
+        return exchange
 
     def _cells(self, window: Window) -> Iterator[_Keyed]:
         names, pop = window.names, self._messages.pop
@@ -491,13 +479,12 @@ class _PointExchanges:
         changed[COLUMNS["topics"]] = np.where(topics == NULL, NULL, named[np.searchsorted(used, topics)])
         return dataclasses.replace(rows, columns=changed)
 
-    def _begin(self) -> datetime.datetime | None:
-        """When the capture begins, as far as its first window tells."""
+    def _begin(self) -> None:
+        """Learn when the capture begins, as far as its first window tells."""
         if self._start is None:
             files = self._engine.reader.files
             first_ns = min((info.first_ns for info in files if info.first_ns is not None), default=None)
             self._start = moment(first_ns // 1000) if first_ns is not None else None
-        return self._start
 
 
 class _AsTheyEnd(Sink[Any]):
@@ -514,11 +501,11 @@ class _AsTheyEnd(Sink[Any]):
 
 
 class _InOrder(Sink[Any]):
-    """Hands out exchanges in order of their requests. `of`: those of one window; `bounded`: as far as `HELD` and
-    `HELD_BYTES` allow."""
+    """Hands out exchanges in order of their requests as far as `HELD` and `HELD_BYTES` allow. `of`: those of one
+    window."""
 
-    def __init__(self, of: Callable[[Window], Iterator[_Keyed]], bounded: bool) -> None:
-        self._of, self._bounded = of, bounded
+    def __init__(self, of: Callable[[Window], Iterator[_Keyed]]) -> None:
+        self._of = of
         self._waiting: list[tuple[int, int, int, Any]] = []
         self._count = 0
 
@@ -531,9 +518,7 @@ class _InOrder(Sink[Any]):
         window.names.release()
         # What may still end and began earlier goes before what has ended.
         waiting.sort()
-        over = bisect.bisect_left(waiting, (window.oldest,))
-        if self._bounded:
-            over = max(over, _beyond(waiting))
+        over = max(bisect.bisect_left(waiting, (window.oldest,)), _beyond(waiting))
         ended = waiting[over - 1 :: -1] if over else []
         del waiting[:over]
         while ended:
@@ -560,7 +545,11 @@ def _beyond(waiting: Sequence[tuple[int, int, int, RawExchange]]) -> int:
 
 def _keys(rows: Exchanges) -> Iterator[tuple[int, int, int, int]]:
     """Of each exchange: the ordinal of its first packet, its connection, the ordinals of its messages."""
+    return zip(*(column.tolist() for column in _key_columns(rows)), strict=True)
+
+
+def _key_columns(rows: Exchanges) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """`_keys` as columns."""
     ordinal, trigger = rows.column("packet_index"), rows.column("completed_by")
     first = np.where(ordinal != NULL, ordinal, trigger)
-    keys = (first, rows.connection, rows.column("exchange"), rows.column("reply"))
-    return zip(*(column.tolist() for column in keys), strict=True)
+    return first, rows.connection, rows.column("exchange"), rows.column("reply")

@@ -61,6 +61,7 @@ BY_FILE = {
     "growth": (
         "reports/test_clock_jumps.py", "analyzer/test_forgetting.py", "replay/audit/test_acknowledged.py",
         "analyzer/findings/test_blocks.py", "replay/diff/test_stored_run.py",
+        "analyzer/test_small_requests.py::test_memory",
     ),
     "compiler": (
         "test_wheel.py", "captures/test_kernel_types.py", "analyzer/test_compiling.py", "captures/test_kernels.py",

@@ -23,7 +23,7 @@ from kwire.analyzer.bulk import state as s
 from kwire.analyzer.bulk.concat import Helpers
 from kwire.analyzer.bulk.framing import converse
 from kwire.analyzer.bulk.rows import ShardMerger, Window, address_of
-from kwire.analyzer.bulk.shard import FRAME_LIMIT, Conversations, compile_converse, layouts
+from kwire.analyzer.bulk.shard import FRAME_LIMIT, ROWS_AT_ONCE, Conversations, compile_converse, layouts
 from kwire.analyzer.bulk.shard_result import ShardResult
 from kwire.analyzer.bulk.zookeeper import ZooKeeperConversations
 from kwire.captures.attempts import Attempt, Unmet, attempts, unmet
@@ -60,6 +60,8 @@ class Settings:
                      amount, and real frames stay under Kafka's own limit of 100 MB
     keylogs          paths of TLS key logs
     open_requests    hand out the requests that are without an answer at the end of each window
+    rows_at_once     a window that holds more exchanges, or topic-partitions, of one shard is handed out as several; 0:
+                     never
     """
 
     threads: int = 2
@@ -74,6 +76,7 @@ class Settings:
     frame_limit: int = FRAME_LIMIT
     keylogs: tuple[str, ...] = ()
     open_requests: bool = False
+    rows_at_once: int = ROWS_AT_ONCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +155,17 @@ class _Shard:
         spoken = self.zookeeper.take(segments, window.assigned.pairs[self.streams.shard :: self.streams.shards])
         spoken = [event._replace(slot=self.streams.slots(event.slot)) for event in spoken]
         ended = self.conversations.take(segments, self.streams, window.assigned, final, self.tls)
-        if self.open_requests and not final:
-            ended = replace(ended, open=self.conversations.open_requests(self.streams))
+        ended = self._with_open(ended, final)
         return replace(ended, zookeeper=spoken) if spoken else ended
+
+    def go_on(self) -> ShardResult:
+        """Work on through the window of `process`, which held too much for one result."""
+        return self._with_open(self.conversations.go_on(), False)
+
+    def _with_open(self, ended: ShardResult, final: bool) -> ShardResult:
+        if not self.open_requests or final or ended.stopped_at is not None:
+            return ended
+        return replace(ended, open=self.conversations.open_requests(self.streams))
 
 
 class _Keys:
@@ -268,6 +279,7 @@ class Engine:
                     settings.frame_limit // LARGEST_SHARE,
                     (s.KEEP_HEADERS if settings.record_headers else s.KEEP_SETS) if settings.keep_records else 0,
                     settings.keep_giants,
+                    settings.rows_at_once,
                 ),
                 self._keys.stage(),
                 open_requests=settings.open_requests,
@@ -327,7 +339,7 @@ class Engine:
         try:
             windows = self._windows()
             ahead: Future[_Packets | None] = pool.submit(next, windows, None)
-            done: list[ShardResult] | None = None
+            done: list[ShardResult] = []
             until = 0
             sizes = WindowSize(self.settings.window_bytes, self.settings.large_bytes)
             if self.settings.large_bytes:
@@ -336,13 +348,17 @@ class Engine:
                 ahead = pool.submit(next, windows, None)
                 slots = self.flows.slots
                 parts = [pool.submit(shard.process, window, slots, False, self._keys) for shard in self._shards]
-                if done is not None:
-                    self.done_packets = until
-                    yield done
-                    self._recycle(done)
-                done = [part.result() for part in parts]
-                until = window.base + len(window.packets)
-                if sizes.after(len(window.packets) + sum(part.rows for part in done)):
+                held = len(window.packets)
+                while parts:
+                    if done:
+                        self.done_packets = until
+                        yield done
+                        self._recycle(done)
+                    results, parts = self._in_step(pool, [part.result() for part in parts])
+                    until = window.base + len(window.packets)
+                    held += sum(result.rows for result in results)
+                    done = results
+                if sizes.after(held):
                     self.reader.resize(sizes.size)
                 window.packets.release()
                 progress(self.reader.bytes_read)
@@ -350,8 +366,8 @@ class Engine:
                     self.done_packets = until
                     yield done
                     self._recycle(done)
-                    done = None
-            if done is not None:
+                    done = []
+            if done:
                 self.done_packets = until
                 yield done
                 self._recycle(done)
@@ -370,6 +386,25 @@ class Engine:
         finally:
             # Not waited for: where stdin is read, a thread may sit there until somebody sends more.
             pool.shutdown(wait=False, cancel_futures=not self._leaving)
+
+    def _in_step(
+        self, pool: ThreadPoolExecutor, results: list[ShardResult]
+    ) -> tuple[list[ShardResult], list[Future[ShardResult]]]:
+        """Return the results as far as every shard has come, and the rest of this window, as it is or as it becomes."""
+        stops = [result.stopped_at for result in results if result.stopped_at is not None]
+        if not stops:
+            return results, []
+        first: list[ShardResult] = []
+        rest: list[Future[ShardResult]] = []
+        for shard, result in zip(self._shards, results, strict=True):
+            done, left = result.divided(min(stops))
+            first.append(done)
+            if left is None:
+                rest.append(pool.submit(shard.go_on))
+            else:
+                rest.append(Future())
+                rest[-1].set_result(left)
+        return first, rest
 
     def _read(self) -> Iterator[Packets]:
         """Yield the packets that the engine before this one read ahead, and all that follow."""

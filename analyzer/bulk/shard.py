@@ -6,7 +6,7 @@ facts and (where asked for) raw messages. Kernels never allocate: they come back
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -24,7 +24,7 @@ from kwire.captures.cache import cached
 from kwire.captures.flows import Assigned, Flows
 from kwire.captures.kernels import Bytes, Int, Table, copy_bytes, doubled, kernel
 from kwire.captures.packets import no_packets
-from kwire.captures.stream_tables import D_CAPTURED, D_PACKETS, SEG_COLUMNS
+from kwire.captures.stream_tables import D_CAPTURED, D_PACKETS, SEG_COLUMNS, SEG_COMPLETED_BY, SEG_PACKET_INDEX
 from kwire.captures.streams import Segments, Streams
 from kwire.captures.tls.clear_handshakes import ClearHandshakes
 from kwire.captures.tls.stage import Stage
@@ -37,6 +37,10 @@ which does not depend on threads."""
 MOST_SYMBOLS: Final = 1 << 15
 """Strings, and lists, that a shard knows before it lets go of those that nothing in progress names; of more in progress
 twice as many."""
+
+ROWS_AT_ONCE: Final = 1 << 16
+"""Exchanges, and topic-partitions, that a window hands out at once: what is made of them takes half a gigabyte for each
+million, and a window of small requests may hold as many."""
 
 _AT_ONCE: Final = 4
 """Times that a table of what comes out becomes larger: what was filled of a smaller one was cleared by the system for
@@ -132,8 +136,20 @@ def compile_converse() -> None:
     Conversations(layouts()).take(Segments(rows, (nothing.buffer, waiting)), streams, Flows().all_end(), True)
 
 
+@dataclass(slots=True)
+class _Work:
+    """One window, worked off up to `next_segment`."""
+
+    segments: Segments
+    streams: Streams
+    assigned: Assigned
+    tls: Stage | None
+    next_segment: int = 0
+
+
 class Conversations:
-    """The tables of one shard. Not safe to share between threads."""
+    """The tables of one shard. Not safe to share between threads. `rows_at_once`: so many exchanges, or
+    topic-partitions, are handed out before the window's end (`ShardResult.stopped_at`); 0: never."""
 
     def __init__(
         self,
@@ -144,8 +160,11 @@ class Conversations:
         largest: int = FRAME_LIMIT,
         keep_records: int = 0,
         keep_giants: bool = False,
+        rows_at_once: int = 0,
     ) -> None:
         self._lay = lay
+        self._rows_at_once = rows_at_once
+        self._work: _Work | None = None
         self._ports = np.array(sorted(ports), np.int64)
         self._limit = limit
         v = np.zeros(s.V_COLUMNS, np.int64)
@@ -217,7 +236,8 @@ class Conversations:
     def take(
         self, segments: Segments, streams: Streams, assigned: Assigned, final: bool = False, tls: Stage | None = None
     ) -> ShardResult:
-        """Work through one window's segments. `final`: the capture ends with them; `tls`: what they came through."""
+        """Work through one window's segments, as far as `rows_at_once` allows. `final`: the capture ends with them;
+        `tls`: what they came through."""
         slots = len(streams.connections)
         while len(self._state.framing.k) < slots:
             for name in ("k", "f"):
@@ -229,7 +249,56 @@ class Conversations:
         anew = strings > self._most_strings or lists > self._most_lists
         if anew:
             self._number_anew()
-        if v[s.V_RECORDS]:
+        v[s.V_FINAL], v[s.V_SHARD], v[s.V_SHARDS] = final, streams.shard, streams.shards
+        self._work = _Work(segments, streams, assigned, tls)
+        return replace(self.go_on(), anew=anew)
+
+    def go_on(self) -> ShardResult:
+        """Work on where the last result of this window stopped."""
+        work, v = self._work, self._v
+        assert work is not None
+        self._take_turns()
+        v[s.V_OUT] = v[s.V_FACTS] = v[s.V_MESSAGES] = v[s.V_MESSAGE_BYTES] = v[s.V_ENDED] = 0
+        v[s.V_PARTS_OUT] = v[s.V_LEADERS] = v[s.V_SETS] = v[s.V_SET_BYTES] = 0
+        segments, begin = work.segments, work.next_segment
+        while True:
+            status, work.next_segment = converse(
+                work.next_segment,
+                segments.rows,
+                segments.sources[0],
+                segments.sources[1],
+                work.streams.connections,
+                work.assigned.pairs,
+                self._ports,
+                self._state,
+                self._lay,
+            )
+            if status == s.OK or self._is_enough(status):
+                break
+            self._grow(status)
+        self._hold_limit()
+        if v[s.V_TLS]:  # of most captures nothing is TLS
+            rows = segments.rows[begin : work.next_segment]
+            self._overheard.take(Segments(rows, segments.sources), np.flatnonzero(self._state.framing.k[:, s.K_TLS]))
+        result = self._ended(work.streams, work.tls)
+        if status == s.OK:
+            self._work = None
+            return result
+        rest = segments.rows[work.next_segment :]
+        first = int(rest[:, SEG_PACKET_INDEX].min())
+        oldest = first if result.oldest is None else min(first, result.oldest)
+        return replace(result, oldest=oldest, stopped_at=int(rest[0, SEG_COMPLETED_BY]))
+
+    def _is_enough(self, status: int) -> bool:
+        """Whether a table that is full is handed out, not made larger. (At the capture's end it is not: then rows of
+        all shards have one order.)"""
+        most, v = self._rows_at_once, self._v
+        rows = {s.NEED_OUT: v[s.V_OUT], s.NEED_PARTS_OUT: v[s.V_PARTS_OUT]}.get(status, 0)
+        return bool(most and rows > most // 2 and not v[s.V_FINAL])
+
+    def _take_turns(self) -> None:
+        """Write to other memory than the last time: the caller still reads that."""
+        if self._v[s.V_RECORDS]:
             parts = self._state.parts
             spare = (parts.sets, parts.set_bytes)
             self._state = self._state._replace(parts=parts._replace(sets=self._spare[0], set_bytes=self._spare[1]))
@@ -242,29 +311,6 @@ class Conversations:
         )
         self._spare_out = (output.exchanges, output.parts)
         self._state = self._state._replace(output=output._replace(exchanges=exchanges, parts=rows))
-        v[s.V_OUT] = v[s.V_FACTS] = v[s.V_MESSAGES] = v[s.V_MESSAGE_BYTES] = v[s.V_ENDED] = 0
-        v[s.V_PARTS_OUT] = v[s.V_LEADERS] = v[s.V_SETS] = v[s.V_SET_BYTES] = 0
-        v[s.V_FINAL], v[s.V_SHARD], v[s.V_SHARDS] = final, streams.shard, streams.shards
-        at = 0
-        while True:
-            status, at = converse(
-                at,
-                segments.rows,
-                segments.sources[0],
-                segments.sources[1],
-                streams.connections,
-                assigned.pairs,
-                self._ports,
-                self._state,
-                self._lay,
-            )
-            if status == s.OK:
-                break
-            self._grow(status)
-        self._hold_limit()
-        if v[s.V_TLS]:  # of most captures nothing is TLS
-            self._overheard.take(segments, np.flatnonzero(self._state.framing.k[:, s.K_TLS]))
-        return replace(self._ended(streams, tls), anew=anew)
 
     def _number_anew(self) -> None:
         """Between two windows: strings and lists that nothing in progress names go, and the others get other numbers.
@@ -366,7 +412,8 @@ class Conversations:
             room = frame + (1 << 16) if name == "strings" else len(self._state.matching.scratch)
             self._put(part, name, grown(table, room))
         else:
-            self._put(part, name, doubled(table, _AT_ONCE if part == "output" else 2))
+            times = _AT_ONCE if part == "output" and len(table) * _AT_ONCE <= ROWS_AT_ONCE else 2
+            self._put(part, name, doubled(table, times))
         if status == s.NEED_TOPICS:
             self._put(part, "scratch", np.zeros(4 * len(self._state.matching.topics), np.uint8))
 

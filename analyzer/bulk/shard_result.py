@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -100,6 +100,7 @@ class ShardResult:
     oldest      ordinal of the first packet of the oldest request that may still end; None where none is open
     zookeeper   what was said to ZooKeeper
     open        int64[o, OPEN_COLUMNS]: requests without an answer at its end, where those were asked for
+    stopped_at  there is more of this window, completed by this packet or later; None: there is not
     """
 
     exchanges: np.ndarray
@@ -119,6 +120,62 @@ class ShardResult:
     zookeeper: list[ZooKeeper] = field(default_factory=list)
     anew: bool = False
     open: np.ndarray = field(default_factory=lambda: np.zeros((0, OPEN_COLUMNS), np.int64))
+    stopped_at: int | None = None
+
+    def divided(self, packet: int) -> tuple[ShardResult, ShardResult | None]:
+        """Divide it into what was completed up to a packet, and the rest; None: there is none so far."""
+        completed_by = self.exchanges[s.X_COMPLETED_BY]
+        rows = int(np.searchsorted(completed_by, packet, side="right"))
+        parts = int(np.searchsorted(self.parts[s.P_OWNER], rows))
+        facts, messages, leaders = (
+            table[:, column] <= packet
+            for table, column in (
+                (self.facts, s.FACT_COMPLETED_BY),
+                (self.messages, s.MSG_COMPLETED_BY),
+                (self.leaders, s.L_COMPLETED_BY),
+            )
+        )
+        ended = self.connections.completed_by <= packet
+        later = [event.completed_by > packet for event in self.zookeeper]
+        if self.stopped_at == packet and rows == len(completed_by):
+            return self, None
+        first = replace(
+            self,
+            exchanges=self.exchanges[:, :rows],
+            facts=self.facts[facts],
+            connections=self.connections.take(np.flatnonzero(ended)),
+            slots=self.slots[:0],
+            messages=self.messages[messages],
+            parts=self.parts[:, :parts],
+            leaders=self.leaders[leaders],
+            zookeeper=[event for event, after in zip(self.zookeeper, later, strict=True) if not after],
+            oldest=self._oldest_after(rows),
+            open=self.open[:0],
+            stopped_at=packet,
+        )
+        left_parts = self.parts[:, parts:].copy()
+        left_parts[s.P_OWNER] -= rows
+        rest = replace(
+            self,
+            exchanges=self.exchanges[:, rows:],
+            facts=self.facts[~facts],
+            connections=self.connections.take(np.flatnonzero(~ended)),
+            messages=self.messages[~messages],
+            parts=left_parts,
+            leaders=self.leaders[~leaders],
+            sets=self.sets[:0],
+            strings=[],
+            lists=[],
+            anew=False,
+            zookeeper=[event for event, after in zip(self.zookeeper, later, strict=True) if after],
+        )
+        return first, rest
+
+    def _oldest_after(self, rows: int) -> int | None:
+        """`oldest` where the exchanges from this row on are still to come."""
+        request, answer = self.exchanges[s.X_PACKET_INDEX, rows:], self.exchanges[s.X_COMPLETED_BY, rows:]
+        firsts = np.where(request == s.NULL, answer, request)
+        return min([*firsts.tolist(), *([] if self.oldest is None else [self.oldest])], default=None)
 
     @property
     def rows(self) -> int:

@@ -177,7 +177,8 @@ def share(
     where that is not the files of the point; `topics`: what `names_said` found, of all shares, where the choice
     `asks_names`. Raises CaptureError, and OSError where pieces cannot be written."""
     pieces = _Pieces(path)
-    settings = replace(settings, threads=1, shards=1, keep_records=choice.keep_records)
+    # All shares must see the same windows.
+    settings = replace(settings, threads=1, shards=1, keep_records=choice.keep_records, rows_at_once=0)
     engine = Engine(point, settings, share=part, reader=reader)
     known = TopicIds()
     known.learn(topics)

@@ -148,6 +148,8 @@ def segments(number: int, seed: int, folder: Path) -> Outcome:
     data = bytearray(path.read_bytes())
     what = []
     for _ in range(rng.choice((1, 1, 2, 5))):
+        if not data:  # the edit before took all that there was
+            break
         start, stop, new = rng.choice(mutations.EDITS)(rng, bytes(data), *_span(rng, data))
         data[start:stop] = new
         what.append(f"[{start}:{stop}] = {new[:12].hex()}")
