@@ -142,14 +142,14 @@ def _lives(capture: CaptureFrame, group: str, events: list[dict[str, Any]]) -> l
         for (since, member), following in zip(some, [*some[1:], (int(capture.span[1]) + 1, "")], strict=True):
             inside = own_rows[(requested >= since) & (requested < following[0])]
             life = _Life(member, number, since, following[0], member in left, {}, {})
-            for asked in split(inside, read.topic_partition[inside]):
-                named = np.flatnonzero(read.at[asked] != NULL)
-                if not len(named) or not (read.size[asked] > 0).any():
+            for answers in split(inside, read.topic_partition[inside]):
+                named = np.flatnonzero(read.at[answers] != NULL)
+                if not len(named) or not (read.size[answers] > 0).any():
                     continue
-                asked = asked[named[0] :]
-                where = int(read.topic_partition[asked[0]])
-                life.first[where] = int(read.at[asked[0]]), int(asked[0])
-                if (position[asked] != NULL).any():
+                answers = answers[named[0] :]
+                where = int(read.topic_partition[answers[0]])
+                life.first[where] = int(read.at[answers[0]]), int(answers[0])
+                if (position[answers] != NULL).any():
                     life.reached[where] = max(0, int(position[asked].max()))
             if life.first:
                 lives.append(life)

@@ -158,8 +158,8 @@ def limits_of(rule: Rule, query: Query) -> Limits:
 def concerns(query: Query, rule: Rule) -> bool:
     """Whether a rule may find other matches than it finds for `kwire analyze`."""
     has_limits = any((rule.code, name) in query.limits for name in rule.limits)
-    asked = {*query.policies, *query.look_for, *(("target",) if query.target is not None else ())}
-    return has_limits or bool(rule.depends_on & asked)
+    varied = {*query.policies, *query.look_for, *(("target",) if query.target is not None else ())}
+    return has_limits or bool(rule.depends_on & varied)
 
 
 def replaced(match: Match, **changes: Any) -> Match:

@@ -171,10 +171,10 @@ def bench_case(case: str, size: int, chosen: argparse.Namespace, folder: Path) -
     from tests.bench import real
 
     if case in real.CASES:
-        made = real.capture(case)
-        path, exchanges, port = Path(made.path), None, made.port
-        capture: dict[str, Any] = asdict(made) | {"path": path.name}
-        say(f"== {case}: {made.file_bytes / 1e6:.0f} MB, sha256 {made.sha256[:16]}")
+        real_capture = real.capture(case)
+        path, exchanges, port = Path(real_capture.path), None, real_capture.port
+        capture: dict[str, Any] = asdict(real_capture) | {"path": path.name}
+        say(f"== {case}: {real_capture.file_bytes / 1e6:.0f} MB, sha256 {real_capture.sha256[:16]}")
     else:
         path, port = folder / f"{case}-{size}.pcap", 9092
         say(f"== {case}: generating {size / 1e6:.0f} MB")

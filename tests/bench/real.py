@@ -54,7 +54,7 @@ _CODECS: Final = ("none", "none", "none", "lz4", "zstd", "snappy", "gzip")
 
 @dataclass
 class Load:
-    """What clients do: requests or megabytes in all."""
+    """The work of the clients: requests or megabytes in all."""
 
     requests: int = 0
     megabytes: int = 0
@@ -136,9 +136,9 @@ def make(name: str, place: Path) -> None:
     with path.open("rb") as file:
         while piece := file.read(2**24):
             digest.update(piece)
-    made = RealCapture(str(path), path.stat().st_size, digest.hexdigest(), port, clients)
-    (place / f"{name}.json").write_text(json.dumps(asdict(made), indent=1) + "\n")
-    say(f"   {made.file_bytes / 1e6:.0f} MB, {clients}")
+    recorded = RealCapture(str(path), path.stat().st_size, digest.hexdigest(), port, clients)
+    (place / f"{name}.json").write_text(json.dumps(asdict(recorded), indent=1) + "\n")
+    say(f"   {recorded.file_bytes / 1e6:.0f} MB, {clients}")
 
 
 def set_up_loopback(offload: bool) -> None:

@@ -120,9 +120,9 @@ def test_what_is_unexpected_is_in_colour(
     monkeypatch.delenv("NO_COLOR", raising=False)
     broken = Shop(says={api_keys.HEARTBEAT: errors.INVALID_REQUEST}, empty=True)
     assert rehearsed(capture, tmp_path / "out", Shop(empty=True), broken, "--color", "always")[0] == 1
-    told = capsys.readouterr().out.splitlines()
-    assert told[0].startswith("\x1b[31mverdict: ")
-    assert "\x1b[31munexpected\x1b[0m" in told
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("\x1b[31mverdict: ")
+    assert "\x1b[31munexpected\x1b[0m" in lines
     runs = [str(tmp_path / "out" / name) for name in ("old-1", "new")]
 
     def compared(*options: str) -> str:

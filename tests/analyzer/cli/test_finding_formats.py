@@ -296,6 +296,6 @@ def test_nobody_is_called_and_nothing_becomes_a_link_on_github() -> None:
 
 
 def test_a_cause_that_the_sentence_says_is_not_said_again() -> None:
-    said = {"text": "No answer: the connection was closed in order.", "cause": "the connection was closed in order"}
-    assert unsaid_cause(said) is None
-    assert unsaid_cause({**said, "cause": "max.poll.interval.ms"}) == "max.poll.interval.ms"
+    finding = {"text": "No answer: the connection was closed in order.", "cause": "the connection was closed in order"}
+    assert unsaid_cause(finding) is None
+    assert unsaid_cause({**finding, "cause": "max.poll.interval.ms"}) == "max.poll.interval.ms"

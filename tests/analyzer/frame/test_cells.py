@@ -90,7 +90,7 @@ def test_a_row_keeps_its_part_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_parts_have_memory_of_their_own() -> None:
-    """What a kernel wrote its rows to is written to again."""
+    """The memory that a kernel wrote its rows to is written to again."""
     numbers = np.arange(3)
     (part,) = cells.parts(pa.table({"reply": pa.Array.from_buffers(pa.int64(), 3, [None, pa.py_buffer(numbers)])}))
     numbers[:] = 7
