@@ -82,16 +82,16 @@ def payload_personal_data(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     for row_group in capture.source.groups("records"):
         if capture.name in row_group.captures:
             _read(capture, capture.source.read_group("records", row_group, capture.name, _COLUMNS), topics, numbers)
-    for (topic, part, side), found in sorted(topics.items(), key=lambda item: item[0]):
+    for (topic, part, side), holding in sorted(topics.items(), key=lambda item: item[0]):
         if side == "fetch" and (topic, part, "produce") in topics:
             continue  # the same records
         fields = {
             key: many
-            for key, many in found.fields.items()
+            for key, many in holding.fields.items()
             if key[0] != CARD or many >= at.share * numbers[topic, part, side, key[1]]
         }
         if fields:
-            yield _match(capture, topic, part, side, found, fields)
+            yield _match(capture, topic, part, side, holding, fields)
 
 
 def _read(
@@ -108,20 +108,20 @@ def _read(
         rows = table.filter(pc.fill_null(pc.match_substring_regex(text, _CANDIDATE), False))
         for row in rows.to_pylist():
             topic = row["topic"] or capture.topic_names.get(row["topic_id"] or "", row["topic_id"]) or "?"
-            found: dict[tuple[str, str], int] = defaultdict(int)
+            by_field: dict[tuple[str, str], int] = defaultdict(int)
             for path, value in _leaves(row[f"{part}_json"]):
                 for kind in kinds(value, path):
-                    found[kind, path] += 1
+                    by_field[kind, path] += 1
                 if _CARD.search(value):
                     numbers[topic, part, row["side"], path] += 1
-            if not found:
+            if not by_field:
                 continue
             whole = topics[topic, part, row["side"]]
             whole.records += 1
             whole.connections[row["connection"]] += 1
             whole.last = row["connection"], row["exchange"]
             whole.first = whole.first if whole.records > 1 else whole.last
-            for key, many in found.items():
+            for key, many in by_field.items():
                 if key in whole.fields or len(whole.fields) < _MOST_FIELDS:
                     whole.fields[key] += many
 
@@ -180,7 +180,7 @@ def _is_iban(text: str) -> bool:
 
 
 def _match(
-    capture: CaptureFrame, topic: str, part: str, side: str, found: _Topic, fields: dict[tuple[str, str], int]
+    capture: CaptureFrame, topic: str, part: str, side: str, holding: _Topic, fields: dict[tuple[str, str], int]
 ) -> Match:
     ordered = sorted(fields.items(), key=lambda item: (-item[1], item[0]))
     listed = [f"{kind} in {name(path)} ({many:,})" if path else f"{kind} ({many:,})" for (kind, path), many in ordered]
@@ -188,22 +188,24 @@ def _match(
     if len(listed) > _SHOWN_FIELDS:
         text += f" and {count(len(listed) - _SHOWN_FIELDS, 'field')} more"
     links = {link: number for number, link in enumerate(capture.links)}
-    most = max(found.connections, key=lambda link: found.connections[link])
+    most = max(holding.connections, key=lambda link: holding.connections[link])
     who = capture.who(int(capture.client_of[links[most]])) if most in links else {}
     if who:
-        mine = sum(
+        written = sum(
             many
-            for link, many in found.connections.items()
+            for link, many in holding.connections.items()
             if link in links and capture.client_of[links[link]] == capture.client_of[links[most]]
         )
-        text += f"; {client(who)} {'wrote' if side == 'produce' else 'fetched'} {mine:,} of {found.records:,} records"
-    ends = [row for end in (found.first, found.last) if (row := _row_of(capture, *end)) is not None]
+        text += (
+            f"; {client(who)} {'wrote' if side == 'produce' else 'fetched'} {written:,} of {holding.records:,} records"
+        )
+    ends = [row for end in (holding.first, holding.last) if (row := _row_of(capture, *end)) is not None]
     times = [int(capture.exchanges.request_time[row]) for row in ends]
     what = {"topic": topic, "part": part, "kinds": ", ".join(sorted({kind for kind, _ in fields}))}
     what["fields"] = ", ".join(path for (_, path), _ in ordered[:_SHOWN_FIELDS] if path)
     rows = (ends[0], ends[0], ends[-1]) if ends else ()
     since, until = (min(times), max(times)) if times else capture.span
-    return Match(f"{text}.", found.records, since, until, who, {**what}, rows)
+    return Match(f"{text}.", holding.records, since, until, who, {**what}, rows)
 
 
 def _row_of(capture: CaptureFrame, connection: str, exchange: int | None) -> int | None:

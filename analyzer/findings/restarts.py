@@ -150,7 +150,7 @@ def _lives(capture: CaptureFrame, group: str, events: list[dict[str, Any]]) -> l
                 where = int(read.topic_partition[answers[0]])
                 life.first[where] = int(read.at[answers[0]]), int(answers[0])
                 if (position[answers] != NULL).any():
-                    life.reached[where] = max(0, int(position[asked].max()))
+                    life.reached[where] = max(0, int(position[answers].max()))
             if life.first:
                 lives.append(life)
     return sorted(lives, key=lambda life: life.since)

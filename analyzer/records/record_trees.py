@@ -435,11 +435,11 @@ class _Payloads:
             name, content = _slice(data, name_at, name_length), _slice(data, value_at, value_length)
             if name is not None and content is not None:
                 named.setdefault(name.decode(errors="replace"), content)
-        key = self._one(_slice(data, row[r.R_KEY_AT], row[r.R_KEY_LENGTH]), "key", named)
-        value = self._one(_slice(data, row[r.R_VALUE_AT], row[r.R_VALUE_LENGTH]), "value", named)
+        key = self._opened(_slice(data, row[r.R_KEY_AT], row[r.R_KEY_LENGTH]), "key", named)
+        value = self._opened(_slice(data, row[r.R_VALUE_AT], row[r.R_VALUE_LENGTH]), "value", named)
         return None if key is None and value is None else Record(PAYLOAD, key, value)
 
-    def _one(self, data: bytes | None, side: str, headers: Mapping[str, bytes]) -> Embedded | None:
+    def _opened(self, data: bytes | None, side: str, headers: Mapping[str, bytes]) -> Embedded | None:
         self._budget.start()
         if not data or self._budget.spent() is not None:
             return None

@@ -152,10 +152,10 @@ def test_personal_data_is_counted_and_never_told(tmp_path: Path) -> None:
         [("customers", b"anna@example.com", json.dumps(customer).encode(), ()), ("clean", b"k", b'{"a": 1}', ())],
     )
     rows = [json.loads(line) for line in printed("findings", capture, "--json", "--look-for", "pii").splitlines()]
-    found = {row["what"]["part"]: row for row in rows if row["code"] == "payload-personal-data"}
-    assert "Keys of customers hold personal data: e-mail address (1); orders-app (" in found["key"]["text"]
-    told = found["value"]["text"]
-    assert "card number in pan (1), e-mail address in by.* (1), e-mail address in contact.mail (1)" in told
+    by_part = {row["what"]["part"]: row for row in rows if row["code"] == "payload-personal-data"}
+    assert "Keys of customers hold personal data: e-mail address (1); orders-app (" in by_part["key"]["text"]
+    text = by_part["value"]["text"]
+    assert "card number in pan (1), e-mail address in by.* (1), e-mail address in contact.mail (1)" in text
     for secret in ("zoe", "anna", "bob", "4111"):
         assert secret not in json.dumps(rows)
     assert "payload-personal-data" not in printed("findings", capture, "--json", "--payloads")

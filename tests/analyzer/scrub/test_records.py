@@ -220,7 +220,7 @@ GLUE = uuid.UUID("7f2d0d5c-8f2e-4a8e-9d2e-0c5f1d1a2b3c").bytes
 
 
 @pytest.mark.parametrize(
-    ("data", "kept"),
+    ("data", "framed"),
     [
         (b"\0\0\0\0\x11" + MARK, 5),
         (b"\0" + (17).to_bytes(8, "big") + MARK, 9),
@@ -232,21 +232,21 @@ GLUE = uuid.UUID("7f2d0d5c-8f2e-4a8e-9d2e-0c5f1d1a2b3c").bytes
         (b"\1\0\0\0\x11" + MARK, 0),
     ],
 )
-def test_framing_stays_where_it_is_sure(data: bytes, kept: int) -> None:
+def test_framing_stays_where_it_is_sure(data: bytes, framed: int) -> None:
     headers = [("__value_schema_id", b"\1" + GLUE), ("apicurio.key.globalId", b"\0\0\0\x11"), ("apicurio.key.x", MARK)]
     builder = DefaultRecordBatchBuilder(2, b.NONE, 1, 7, 3, 40, 1 << 24)
     builder.append(0, 1_700_000_000_000, data, data, headers)
     (record,) = opened(scrubber("schema").scrub(bytes(builder.build()), "orders")).records
     for content in (record.key, record.value):
         assert content is not None
-        assert content[:kept] == data[:kept]
-        assert content[kept:] != data[kept:]
+        assert content[:framed] == data[:framed]
+        assert content[framed:] != data[framed:]
         assert MARK not in content
-        if not kept:
+        if not framed:
             assert content[:5] != data[:5]
     names = [(name.decode() if isinstance(name, bytes) else name, value) for name, value in record.headers]
     assert names[:2] == headers[:2]
     assert record.headers[2][1] != MARK
     (record,) = opened(scrubber().scrub(bytes(builder.build()), "orders")).records
     assert record.value is not None
-    assert not kept or record.value[:kept] != data[:kept]
+    assert not framed or record.value[:framed] != data[:framed]

@@ -201,9 +201,9 @@ def test_keys_and_values_are_decoded(tmp_path: Path) -> None:
     assert json.loads(sql["value_json"]) == case.json
     with contextlib.ExitStack() as stack:  # a dataset keeps the schemas, but for what they refer to
         analyzer.analyze(capture, tmp_path / "dataset", schemas=schemas, records="full", keep_bytes=True)
-        (kept,) = listed(Asking(viewed(stack, tmp_path / "dataset")))
-        assert kept["key"] == "k=1"
-        assert kept["value"].startswith("429 bytes (schema 2: ")
+        (stored,) = listed(Asking(viewed(stack, tmp_path / "dataset")))
+        assert stored["key"] == "k=1"
+        assert stored["value"].startswith("429 bytes (schema 2: ")
         (given,) = listed(Asking(viewed(stack, tmp_path / "dataset", schemas=schemas)))
         assert given["value"] == row["value"]
     with contextlib.ExitStack() as stack:
