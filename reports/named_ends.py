@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from kwire.analyzer.common import address_names
 from kwire.analyzer.dataset import tables
@@ -32,7 +31,7 @@ def addresses(datasets: Sequence[StoredDataset]) -> list[str]:
     for dataset in datasets:
         for column in address_names.COLUMNS.values():
             for batch in dataset.connections.to_batches(columns=[column]):
-                known.update(ip for ip in pc.unique(batch.column(0)).to_pylist() if ip is not None)
+                known.update(ip for ip in batch.column(0).unique().to_pylist() if ip is not None)
     return sorted(known)
 
 
@@ -61,7 +60,7 @@ def with_names(answer: pa.Table) -> pa.Table:
         at = answer.column_names.index(column)
         if not pa.types.is_string(answer.schema.field(at).type):
             continue
-        names: dict[str | None, str | None] = {end: _named(end) for end in pc.unique(answer.column(at)).to_pylist()}
+        names: dict[str | None, str | None] = {end: _named(end) for end in answer.column(at).unique().to_pylist()}
         named = pa.array([names[end] for end in answer.column(at).to_pylist()], pa.string())
         answer = answer.add_column(at + 1, name, named)
     return answer

@@ -31,6 +31,7 @@ OTHERWISE = {
     "audit_run",  # it sends nothing
     "sasl", "sasl_file", "tls", "tls_ca", "tls_cert", "tls_key", "follow_advertised", "map_host",
     "plaintext_login",  # `access`
+    "names",  # only a filter may ask for them, and the command opens them for the whole process
 }
 # fmt: on
 """Options of the command that the function has in another form, or not at all."""

@@ -45,10 +45,13 @@ def seen_of(links: list[Any], exchanges: list[Any], moved: list[int]) -> Any:
         closed=list(columns[4]),
         brokers=["a", "b"],
         broker_of=broker,
+        links=range(len(links)),
         client_of=np.array(columns[1], np.int32),
         broker=broker[of],
         one_way=np.zeros(len(links), bool),
         unbroken=np.ones(len(links), bool),
+        span=(0, 1 << 62),
+        table=lambda name: SimpleNamespace(text=lambda column: (np.zeros(0, np.int32), [])),
         memo={root_causes.moves: [root_causes.Move(time, ("t", 0), 1, 2) for time in moved]},
     )
 

@@ -73,7 +73,8 @@ def test_a_replay_in_slow_motion_keeps_its_members() -> None:
     times = [request.at for request in target.requests(api_keys.SYNC_GROUP, api_keys.HEARTBEAT)]
     assert times[-1] - times[0] > 15
     assert max(later - earlier for earlier, later in itertools.pairwise(times)) < 3
-    assert run.engine.notes["kept_alive"] == len(times) - 2
+    # Counted when answered: the last may be on its way as the run ends.
+    assert run.engine.notes["kept_alive"] in (len(times) - 2, len(times) - 3)
 
 
 def test_an_assignment_that_came_apart_is_told_again_to_the_member_s_own_heartbeat() -> None:
