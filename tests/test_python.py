@@ -133,9 +133,11 @@ def test_hostile_names_stay_text_in_a_notebook(stored: str) -> None:
 
 
 def test_columns_carry_their_sentences(stored: str) -> None:
-    for schema in (kwire.analyze(CAPTURE).exchanges.schema, kwire.open_dataset(stored).exchanges.schema):
-        for column in tables.EXCHANGES:
-            assert schema.field(column.name).metadata == {b"comment": column.about.encode()}
+    dataset = kwire.open_dataset(stored)
+    for name, table in kwire.analyze(CAPTURE).tables.items():
+        for schema in (table.schema, getattr(dataset, name).schema):
+            for column in tables.TABLES[name]:
+                assert schema.field(column.name).metadata == {b"comment": column.about.encode()}
 
 
 def test_an_exchange_lists_its_columns() -> None:

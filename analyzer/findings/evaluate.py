@@ -205,7 +205,7 @@ def _rest(rule: Rule, severity: Severity, some: list[Finding]) -> Finding:
 
 def as_table(findings: Iterable[tuple[str, Finding]]) -> pa.Table:
     """Rows of `findings`."""
-    return pa.Table.from_pylist([row(*pair) for pair in findings], schema=tables.schema("findings"))
+    return pa.Table.from_pylist([row(*pair) for pair in findings], schema=tables.described("findings"))
 
 
 def row(capture: str, finding: Finding) -> dict[str, Any]:
