@@ -126,7 +126,10 @@ def selected(
     query, only, ignored = _query(options), _codes(options.only), [_ignored(text) for text in options.ignore]
     rows: list[dict[str, Any]] = []
     for dataset in datasets:
-        rows += _rows(dataset, query, notes)
+        is_named = any(os.path.abspath(source) == os.path.abspath(dataset.path) for source in options.sources)
+        own_notes: list[str] = []
+        rows += _rows(dataset, query, own_notes)
+        notes += [f"{dataset.path}: {note}" if is_named else note for note in own_notes]
     named = (named_ends(row) for row in rows if not only or row["code"] in only)
     rows = _first_of_each_first(sorted(named, key=_place))
     return rows, [row for row in rows if not any(_matches(row, *ignore) for ignore in ignored)]
@@ -265,19 +268,16 @@ def _rows(dataset: StoredDataset, query: Query, notes: list[str]) -> Iterator[di
     unmeant = [entry["name"] for entry in dataset.captures if not entry.get("meaning")]
     if unmeant and len(unmeant) == len(dataset.captures):
         which = "" if len(unmeant) == 1 else f" ({', '.join(unmeant[:3])}{' ...' if len(unmeant) > 3 else ''})"
-        notes.append(
-            f"{dataset.path}: what the traffic means was not analysed{which}; only rules over exchanges and "
-            "connections apply"
-        )
+        notes.append(f"what the traffic means was not analysed{which}; only rules over exchanges and connections apply")
     elif unmeant:
-        notes.append(f"{dataset.path}: what the traffic of {', '.join(unmeant[:3])} means was not analysed")
+        notes.append(f"what the traffic of {', '.join(unmeant[:3])} means was not analysed")
     source = RowGroups.of(dataset)
     again = evaluate.concerned(query)
     for entry in dataset.captures:
         name, only = entry["name"], again if entry.get("meaning") else None
         capture = CaptureFrame(source, entry, query)
         if not evaluate.has_traffic(capture):
-            notes.append(f"{dataset.path}: no Kafka traffic in {name}; no rule applies")
+            notes.append(f"no Kafka traffic in {name}; no rule applies")
             continue
         if only is not None:
             stored = StoredFrame(source, name, "findings").every()

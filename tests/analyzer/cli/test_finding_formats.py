@@ -136,7 +136,7 @@ def test_rules_pass_no_test_where_there_was_nothing_to_look_at(
     assert code == 0
     suite = check_schema(out)
     assert suite.attrib["skipped"] == suite.attrib["tests"] == str(len(RULES))
-    assert "no Kafka traffic in empty.pcap; no rule applies" in err
+    assert "note: no Kafka traffic in empty.pcap; no rule applies" in err
 
 
 def test_a_test_has_the_same_name_in_each_run() -> None:
