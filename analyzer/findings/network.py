@@ -334,9 +334,10 @@ def _these(capture: CaptureFrame, links: np.ndarray) -> np.ndarray:
     "so).",
     why="Shorter stalls are usual with receive buffers of 32 to 64 KiB; 200 ms is a pause that applications see.",
     suppressed_when="No exchange of the connection took 200 ms to be transferred: then the window opened again at "
-    "once. A note: the broker does not read while a quota's pauses last (client-throttled).",
+    "once. A note: the broker does not read while a quota's pauses last (client-throttled), or before it has answered "
+    "the request before: it takes one of a connection at a time.",
     advice="Look at the reader: garbage collection, CPU, or work done in the thread that reads.",
-    evidence="forged: a zero window while an answer is on its way",
+    evidence="forged: a zero window while an answer is on its way, and while a request before waits for its answer",
     stall_ms=200,
 )
 def zero_window(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
@@ -349,6 +350,7 @@ def zero_window(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     paused = arrow.distinct(rows.link[full_rows[capture.column("throttle_us")[full_rows] > 0]])
     answer = _span(capture.column("response_time")[full_rows], rows.response_end[full_rows])
     request = _span(rows.request_time[full_rows], capture.column("request_end")[full_rows])
+    is_next = _behind_another(capture, full_rows)
     sides = []
     for waited, blame in ((answer, "client"), (request, "broker")):
         long = np.flatnonzero(waited >= at.stall_ms * 1000)
@@ -369,6 +371,13 @@ def zero_window(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
             mine_rows = full_rows[stalled]
             places = (int(mine_rows[0]), int(full_rows[stalled[waited[stalled].argmax()]]), int(mine_rows[-1]))
             quota = blame == "broker" and bool(arrow.among(rows.link[mine_rows], paused).all())
+            behind = blame == "broker" and not quota and bool(is_next[stalled].all())
+            cause, advice = f"the {blame} does not read", None
+            if quota:
+                cause, advice = "a quota: the broker does not read during its pauses", "Raise the quota, or send less."
+            elif behind:
+                cause = "a broker reads the next request of a connection once it has answered the one before"
+                advice = "See what those waited for: findings of latency, kwire show --follow CONNECTION."
             yield Match(
                 text,
                 len(stalled),
@@ -377,11 +386,27 @@ def zero_window(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
                 who,
                 {},
                 places,
-                severity="note" if quota else None,
+                severity="note" if quota or behind else None,
                 proven=not quota,
-                cause="a quota: the broker does not read during its pauses" if quota else f"the {blame} does not read",
-                advice="Raise the quota, or send less." if quota else None,
+                cause=cause,
+                advice=advice,
             )
+
+
+def _behind_another(capture: CaptureFrame, rows: np.ndarray) -> np.ndarray:
+    """bool[rows]: for most of the time that a request was on its way, one before it on its connection had no answer.
+
+    Kafka's `SocketServer` mutes a channel from a whole request to its response.
+    """
+    request_time, request_end = capture.exchanges.request_time[rows], capture.column("request_end")[rows]
+    answered = capture.column("response_time")[rows]
+    behind = np.zeros(len(rows), bool)
+    for own in split(np.arange(len(rows)), capture.exchanges.link[rows]):
+        own = own[np.argsort(request_time[own], kind="stable")]
+        begin, end = request_time[own], request_end[own]
+        busy_until = np.append(begin[:1], np.maximum.accumulate(answered[own])[:-1])
+        behind[own] = 2 * (np.clip(busy_until, begin, np.maximum(begin, end)) - begin) >= end - begin
+    return behind
 
 
 def _span(first: np.ndarray, last: np.ndarray) -> np.ndarray:

@@ -87,6 +87,19 @@ def test_a_broker_that_pauses_a_client_reads_nothing_and_no_packet_was_lost_by_i
         assert not of(traffic, "tcp-retransmission")
 
 
+@pytest.mark.parametrize(("waited_ms", "behind"), [(1900, True), (900, False)])
+def test_a_broker_reads_one_request_of_a_connection_at_a_time(waited_ms: int, behind: bool, tmp_path: Path) -> None:
+    """Kafka's `SocketServer` mutes a connection until the answer: an acks=all that waits is not a broker that hangs."""
+    traffic = Traffic(tmp_path / "dataset")
+    traffic.ask("Produce", 0, latency_ms=waited_ms)
+    traffic.ask("Produce", 0, latency_ms=2001, request_end=at(2), network_us=2_000_000)
+    traffic.rows["connections"][0].update(zero_windows=3, client_packets=300)
+    (full,) = of(traffic, "tcp-zero-window")
+    cause = "a broker reads the next request of a connection once it has answered the one before"
+    expected = ("note", cause) if behind else ("warning", "the broker does not read")
+    assert (full.severity, full.cause) == expected
+
+
 def made_anew(traffic: Traffic) -> None:
     for topic_id in ("6hWhQvmDS1S79-tG9HZ0dw", "r-4vlSNsTw2Wmvo_qD_U_A"):
         traffic.add("topic_ids", topic_id=topic_id, topic="t")
