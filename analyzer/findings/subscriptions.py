@@ -337,25 +337,22 @@ def _ends(capture: CaptureFrame) -> dict[tuple[str, int], int]:
 def again(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     if len(capture.groups[1]) < 2:
         return
-    stays = _stays(capture)
-    by_place: dict[int, list[_Stay]] = defaultdict(list)
-    for stay in stays:
-        by_place[stay.where].append(stay)
+    applications = [_application(capture, client_) for client_ in range(len(capture.clients))]
+    by_place: dict[tuple[int, tuple[str | None, str | None]], list[_Stay]] = defaultdict(list)
+    for stay in _stays(capture):
+        by_place[stay.where, applications[stay.client]].append(stay)
     counted: dict[tuple[int, int, int, str], list[tuple[int, _Stay]]] = defaultdict(list)
     for some_ in by_place.values():
-        for stay in some_:
+        group, since, until = (
+            np.array([getattr(stay, name) for stay in some_]) for name in ("group", "since", "until")
+        )
+        for stay in some_ if len(set(group.tolist())) > 1 else ():
             if not stay.from_start:
                 continue
-            before = [
-                other
-                for other in some_
-                if other.group != stay.group
-                and other.since < stay.since
-                and other.until < stay.since + at.gone_s * SECOND
-                and _same_client(capture, other.client, stay.client)
-            ]
-            if before:
-                last = max(before, key=lambda other: other.until)
+            gone = (group != stay.group) & (since < stay.since) & (until < stay.since + at.gone_s * SECOND)
+            if gone.any():
+                before = np.flatnonzero(gone)
+                last = some_[before[until[before].argmax()]]
                 repeated = min(stay.reached, last.reached) - stay.first
                 topic = capture.topic_partitions[stay.where][0]
                 if repeated > 0:
@@ -454,11 +451,8 @@ def _stored(capture: CaptureFrame) -> set[tuple[str, str, int]]:
     return out
 
 
-def _same_client(capture: CaptureFrame, left: int, right: int) -> bool:
-    """Whether two clients are one application, by their names, or by their hosts where names say nothing."""
-    if left == right:
-        return True
-    names = [application(capture.clients[number][1]) for number in (left, right)]
-    if names[0] is None or names[1] is None:
-        return names[0] == names[1] and capture.clients[left][0] == capture.clients[right][0]
-    return names[0] == names[1]
+def _application(capture: CaptureFrame, client_: int) -> tuple[str | None, str | None]:
+    """What clients of one application have in common: their name, or their host where the name says nothing."""
+    host, client_id = capture.clients[client_]
+    named = application(client_id)
+    return named, host if named is None else None
