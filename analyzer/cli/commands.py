@@ -331,7 +331,8 @@ def show(options: ShowOptions) -> int:
         _note(packet_lookup.packet_notes(options.captures, ReadOptions.from_arguments(options), options.filter))
     if not shown and options.follow is not None:
         raise UsageError(
-            f"--follow {options.follow}: no such connection", "kwire show CAPTURE --count-by connection lists them"
+            f"--follow {options.follow}: no such connection",
+            "kwire show CAPTURE --count-by connection lists them; c1 of a story stands for the name at its end",
         )
     return 0
 

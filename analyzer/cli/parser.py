@@ -17,7 +17,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from kwire.analyzer.common.escapes import printable
 from kwire.analyzer.options.commands import COMMANDS, Command
@@ -61,12 +61,16 @@ def _meant(message: str) -> str:
     return f"did you mean {near}?" if near else ""
 
 
+_NEAR: Final = 0.7
+"""How alike a word must be to one that is meant, as `difflib` has it (0 to 1)."""
+
+
 def _near(word: str, there: Iterable[str]) -> str:
     import difflib
 
     known = list(there)
     begun = [name for name in known if len(word) > 1 and name.startswith(word)]
-    return next(iter([*begun[:1], *difflib.get_close_matches(word, known, 1)]), "")
+    return next(iter([*begun[:1], *difflib.get_close_matches(word, known, 1, _NEAR)]), "")
 
 
 class _CommandParser(_Parser):

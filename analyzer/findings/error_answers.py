@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
 from kwire.analyzer.findings import root_causes
 from kwire.analyzer.findings.capture import CaptureFrame, api_name
 from kwire.analyzer.findings.query import Severity
-from kwire.analyzer.findings.rules import Limits, Match, rule
+from kwire.analyzer.findings.rules import Limits, Match, replaced, rule
 from kwire.analyzer.findings.runs import EVERY, Run, Trouble, runs, together
 from kwire.analyzer.findings.wording import client, count, moment, name, partition_name, some
 from kwire.analyzer.frame import arrow, spill
-from kwire.analyzer.protocol import api_keys
+from kwire.analyzer.protocol import api_keys, errors
 from kwire.analyzer.protocol.error_severity import GRACE_S
 
 CLAIMS: list[Callable[[Run], bool]] = []
@@ -163,7 +163,15 @@ def error_answers(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         yield match_of(capture, trouble, text, severity)
 
 
-_ALREADY_EXISTS = 36
+_ADVICE: Mapping[int, str] = {
+    errors.TOPIC_ALREADY_EXISTS: "Nothing, where a program creates its topics each time that it starts.",
+    errors.INVALID_REPLICATION_FACTOR: "A replication factor of at most the number of brokers.",
+    errors.INVALID_PARTITIONS: "More partitions than the topic has: their number only grows.",
+    errors.INVALID_TOPIC_EXCEPTION: "A name of up to 249 letters, digits, dots, underscores and hyphens.",
+    errors.POLICY_VIOLATION: "See the brokers' create.topic.policy.class.name and alter.config.policy.class.name.",
+    errors.NON_EMPTY_GROUP: "Stop the members of the group first.",
+}
+"""Advice to whom an administrative request was refused, by error."""
 
 
 @rule(
@@ -174,17 +182,18 @@ _ALREADY_EXISTS = 36
     why="A fact: it answers what somebody asked.",
     suppressed_when="Brokers that ask their controller for an internal topic, each as it needs one "
     "(TOPIC_ALREADY_EXISTS).",
-    advice="Ask whoever asked.",
+    advice="See what was asked for: kwire show --tree shows the request.",
     evidence="errors-librdkafka-4.3, admin-*; forged: a topic that is there, asked for by an application and by a "
     "broker",
 )
 def admin_refused(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     for trouble in of(capture, _untaken, lasting=False):
-        if trouble.code == _ALREADY_EXISTS and capture.between_brokers[trouble.client]:
+        if trouble.code == errors.TOPIC_ALREADY_EXISTS and capture.between_brokers[trouble.client]:
             continue
         if trouble.runs[0].judgement.kind == "admin":
             text = f"{client(capture.who(trouble.client))} was refused {api_name(trouble.api)}{about(trouble)}: "
-            yield match_of(capture, trouble, text + f"{trouble.error}, {times(trouble)}.")
+            match = match_of(capture, trouble, text + f"{trouble.error}, {times(trouble)}.")
+            yield replaced(match, advice=_ADVICE.get(trouble.code))
 
 
 # ---------------------------------------------------------------------------------------------- topics that are missing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,13 +13,13 @@ from kwire.analyzer.findings import root_causes
 from kwire.analyzer.findings.capture import ANSWERED, NO_CODE, SECOND, CaptureFrame, once
 from kwire.analyzer.findings.error_answers import about, claim, match_of, of, times
 from kwire.analyzer.findings.restarts import restarts
-from kwire.analyzer.findings.rules import RULES, Limits, Match, limits_of, rule
+from kwire.analyzer.findings.rules import RULES, Limits, Match, limits_of, replaced, rule
 from kwire.analyzer.findings.runs import runs
 from kwire.analyzer.findings.wording import client, count, lasting, moment, name
 from kwire.analyzer.frame import arrow, spill
 from kwire.analyzer.frame.frame import NULL, codes_of
 from kwire.analyzer.frame.grouping import busiest_window, rows_by_key, split
-from kwire.analyzer.protocol import api_keys
+from kwire.analyzer.protocol import api_keys, errors
 
 _JOIN = claim(
     (api_keys.JOIN_GROUP, api_keys.HEARTBEAT, api_keys.CONSUMER_GROUP_HEARTBEAT, api_keys.SHARE_GROUP_HEARTBEAT),
@@ -664,6 +664,15 @@ def _unstable(capture: CaptureFrame, at: Limits) -> Iterator[np.ndarray]:
             yield group_rows
 
 
+_JOIN_ADVICE: Mapping[int, str] = {
+    errors.INCONSISTENT_GROUP_PROTOCOL: "A partition.assignment.strategy that all members have.",
+    errors.INVALID_SESSION_TIMEOUT: "A session.timeout.ms between the broker's group.min.session.timeout.ms and "
+    "group.max.session.timeout.ms (6 s and 30 min unless they are set).",
+    errors.GROUP_MAX_SIZE_REACHED: "Fewer members, or a larger group.max.size of the brokers.",
+}
+"""Advice to whom a group did not let in, by error."""
+
+
 @rule(
     "groups",
     "join-refused",
@@ -678,7 +687,7 @@ def join_refused(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     for trouble in of(capture, _JOIN):
         who = client(capture.who(trouble.client))
         text = f"{who} may not join group {name(trouble.thing.group)}: {trouble.error}, {times(trouble)}."
-        yield match_of(capture, trouble, text)
+        yield replaced(match_of(capture, trouble, text), advice=_JOIN_ADVICE.get(trouble.code))
 
 
 @rule(

@@ -583,7 +583,7 @@ def retry_may_reorder(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     "Topic t is written with idempotence by svc-a (10.0.0.4) and without by svc-b (10.0.0.5).",
     why="A fact: librdkafka's default is off, Java's on since 3.0.",
     suppressed_when="All writers of the topic are of one kind.",
-    advice="Agree on one setting.",
+    advice="One setting of enable.idempotence for all writers of the topic.",
     evidence="forged: two producers; txn-librdkafka-4.3 says nothing",
 )
 def mixed_idempotence(capture: CaptureFrame, at: Limits) -> Iterator[Match]:

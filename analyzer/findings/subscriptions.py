@@ -343,16 +343,16 @@ def again(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         by_place[stay.where, applications[stay.client]].append(stay)
     counted: dict[tuple[int, int, int, str], list[tuple[int, _Stay]]] = defaultdict(list)
     for some_ in by_place.values():
-        group, since, until = (
+        by_group, began, ended = (
             np.array([getattr(stay, name) for stay in some_]) for name in ("group", "since", "until")
         )
-        for stay in some_ if len(set(group.tolist())) > 1 else ():
+        for stay in some_ if len(set(by_group.tolist())) > 1 else ():
             if not stay.from_start:
                 continue
-            gone = (group != stay.group) & (since < stay.since) & (until < stay.since + at.gone_s * SECOND)
+            gone = (by_group != stay.group) & (began < stay.since) & (ended < stay.since + at.gone_s * SECOND)
             if gone.any():
                 before = np.flatnonzero(gone)
-                last = some_[before[until[before].argmax()]]
+                last = some_[before[ended[before].argmax()]]
                 repeated = min(stay.reached, last.reached) - stay.first
                 topic = capture.topic_partitions[stay.where][0]
                 if repeated > 0:

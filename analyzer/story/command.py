@@ -232,6 +232,9 @@ def _print(
     if numbers:
         out.write("\nexchanges, as kwire show --follow CONNECTION lists them:\n")
         out.writelines(f"  c{number} {printable(name)}\n" for name, number in numbers.items())
+        out.write(
+            "[c1 #4] is exchange 4 of c1: kwire show CAPTURE --filter 'connection == \"NAME\" and exchange == 4'\n"
+        )
     if wanted.everything and first:
         out.write("\nkwire story with --group, --client, --topic, --transaction or --connection tells all of one.\n")
 

@@ -319,6 +319,7 @@ def findings_of(capture: Path) -> list[dict[str, Any]]:
 
 def judge(incident: Incident, cluster: Cluster, folder: Path) -> Verdict:
     """Let an incident happen and look at its capture; nodes that it left dead are started again."""
+    folder.mkdir(parents=True, exist_ok=True)
     capture = folder / f"{incident.name}.pcap"
     lab = Lab(cluster, capture)
     try:
