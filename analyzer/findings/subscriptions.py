@@ -452,7 +452,7 @@ def _stored(capture: CaptureFrame) -> set[tuple[str, str, int]]:
 
 
 def _application(capture: CaptureFrame, client_: int) -> tuple[str | None, str | None]:
-    """What clients of one application have in common: their name, or their host where the name says nothing."""
+    """The name that clients of one application share, or their host where the name says nothing."""
     host, client_id = capture.clients[client_]
     named = application(client_id)
     return named, host if named is None else None
