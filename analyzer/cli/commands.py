@@ -166,9 +166,22 @@ def check_analysis(options: AnalyzeOptions) -> None:
             )
 
 
+def check_no_dataset(command: str, captures: Sequence[str]) -> None:
+    """Refuse datasets where captures are read. Raises UsageError."""
+    from kwire.analyzer.dataset.dataset import is_dataset
+
+    for argument in captures:
+        if is_dataset(argument):
+            raise UsageError(
+                f"{argument}: a dataset, and kwire {command} reads captures",
+                f"kwire sql {shlex.quote(argument)} 'SELECT * FROM exchanges', or kwire report {shlex.quote(argument)}",
+            )
+
+
 def analyze(options: AnalyzeOptions) -> int:
     """`kwire analyze`."""
     check_analysis(options)
+    check_no_dataset("analyze", options.captures)
     announce_compilation()
     from kwire.analyzer import api
     from kwire.analyzer.pipeline.points import AnalysisOptions
@@ -270,19 +283,12 @@ def show(options: ShowOptions) -> int:
     if options.format is not None and not options.records:
         raise UsageError("--format goes with --records", "add --records, or leave out --format")
     announce_compilation()
-    from kwire.analyzer.dataset.dataset import is_dataset
-
     if options.records and not any(is_log(argument) for argument in options.captures):
         from kwire.analyzer.cli import record_lines
 
         with _output(options) as out:
             return record_lines.show(options, out)
-    for argument in options.captures:
-        if is_dataset(argument):
-            raise UsageError(
-                f"{argument}: a dataset, and kwire show reads captures",
-                f"kwire sql {shlex.quote(argument)} 'SELECT * FROM exchanges', or kwire report {shlex.quote(argument)}",
-            )
+    check_no_dataset("show", options.captures)
     if any(is_log(argument) for argument in options.captures):
         from kwire.analyzer.cli import log_lines
 

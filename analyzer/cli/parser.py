@@ -58,6 +58,8 @@ def _meant(message: str) -> str:
     if wrong is None:
         return ""
     near = _near(wrong[1], re.findall(r"[^\s,']+", wrong[2]))
+    if not near and os.path.exists(wrong[1]):
+        return "a command comes first: kwire story CAPTURE tells what happened in one"
     return f"did you mean {near}?" if near else ""
 
 

@@ -116,6 +116,7 @@ USAGE = [
     ("", ["COMMAND", "kwire --help"]),
     ("frobnicate", ["frobnicate", "analyze"]),
     ("shwo {capture}", ["did you mean show?"]),
+    ("{capture}", ["a command comes first"]),
     ("show {capture} --fitler x", ["--fitler", "did you mean --filter?"]),
     ("analyze {capture} -o {folder}/data --records mta", ["did you mean meta?"]),
     ("help grup_lag", ["no help about 'grup_lag'", "did you mean group_lag?"]),
@@ -338,7 +339,10 @@ def test_what_is_no_kafka_is_a_note_too(tmp_path: Path) -> None:
 
 def test_a_dataset_is_not_shown_but_the_way_to_it_is(tmp_path: Path) -> None:
     printed("analyze", CAPTURE, "-o", tmp_path / "data")
-    refused(kwire("show", tmp_path / "data"), "data: a dataset", f"kwire sql {tmp_path}/data")
+    for command in ("show", "analyze"):
+        refused(
+            kwire(command, tmp_path / "data"), f"data: a dataset, and kwire {command}", f"kwire sql {tmp_path}/data"
+        )
 
 
 def test_the_summary_is_data_as_text_and_as_json(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
