@@ -20,7 +20,7 @@ from kwire.analyzer.findings.wording import client, count, lasting, name, partit
 from kwire.analyzer.findings.wording import some as some_names
 from kwire.analyzer.frame import arrow, spill
 from kwire.analyzer.frame.frame import NULL
-from kwire.analyzer.frame.grouping import busiest_window, split
+from kwire.analyzer.frame.grouping import busiest_window, first_rows, split
 from kwire.analyzer.protocol import api_keys, errors
 
 # ------------------------------------------------------------------------------------------------- held by transactions
@@ -350,17 +350,25 @@ def rack_ignored(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         who = capture.who(int(capture.client[some[0]]))
         text = f"{client(who)} says that it is in rack {name(own)}, and {why}: all of its "
         text += f"{count(len(some), 'fetch', 'fetches')} went to leaders wherever they are."
-        yield Match(
-            text,
-            len(some),
-            int(capture.exchanges.request_time[some].min()),
-            int(capture.exchanges.request_time[some].max()),
-            who,
-            {"rack": own, "bytes": str(int(np.maximum(capture.column("response_bytes")[some], 0).sum()))},
-            tuple(some[[0, 0, -1]].tolist()),
-            cause=cause,
-            proven=not known or own not in known,
-        )
+        yield _of_fetches(capture, some, text, own, cause, not known or own not in known)
+
+
+def _of_fetches(
+    capture: CaptureFrame, rows: np.ndarray, text: str, rack: str | None, cause: str, proven: bool
+) -> Match:
+    """The match of a client's fetches, with the bytes that they brought. rack: that the client says."""
+    brought = np.maximum(capture.column("response_bytes")[rows], 0).sum()
+    return Match(
+        text,
+        len(rows),
+        int(capture.exchanges.request_time[rows].min()),
+        int(capture.exchanges.request_time[rows].max()),
+        capture.who(int(capture.client[rows[0]])),
+        {"rack": rack, "bytes": str(int(brought))},
+        tuple(rows[[0, 0, -1]].tolist()),
+        cause=cause,
+        proven=proven,
+    )
 
 
 _SAYS_RACK = 11
@@ -376,9 +384,9 @@ def _without_rack(capture: CaptureFrame, rows: np.ndarray, nearer: dict[str, int
     stating, silent = rows[rack[rows] >= 0], rows[rack[rows] < 0]
     silent = silent[~arrow.among(capture.client[silent], arrow.distinct(capture.client[stating]))]
     of_group: dict[int, set[str]] = defaultdict(set)
-    for number, rack_number in zip(own_group[stating].tolist(), rack[stating].tolist(), strict=True):
-        if number >= 0:
-            of_group[number].add(racks[rack_number])
+    for row in stating[first_rows(own_group[stating], rack[stating])].tolist():
+        if own_group[row] >= 0:
+            of_group[int(own_group[row])].add(racks[rack[row]])
     nodes = capture.table("brokers").every()
     rack_of = {f"{row['host']}:{row['port']}": row["rack"] for row in nodes}
     at_address: dict[str, set[str]] = defaultdict(set)
@@ -400,17 +408,7 @@ def _without_rack(capture: CaptureFrame, rows: np.ndarray, nearer: dict[str, int
             text += f"other racks, though rack {name(beside)}, where it runs beside a broker, has in-sync followers."
         else:
             continue
-        yield Match(
-            text,
-            len(some),
-            int(capture.exchanges.request_time[some].min()),
-            int(capture.exchanges.request_time[some].max()),
-            who,
-            {"rack": None, "bytes": str(int(np.maximum(capture.column("response_bytes")[some], 0).sum()))},
-            tuple(some[[0, 0, -1]].tolist()),
-            cause="client.rack is not set",
-            proven=True,
-        )
+        yield _of_fetches(capture, some, text, None, "client.rack is not set", True)
 
 
 def _with_replica_in(capture: CaptureFrame) -> dict[str, int]:

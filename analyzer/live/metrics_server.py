@@ -76,7 +76,7 @@ class _Collector:
 
     def __init__(self, standing: Callable[[], Standing]) -> None:
         self._standing = standing
-        self._one = threading.Lock()
+        self._lock = threading.Lock()
 
     def describe(self) -> Iterable[Metric]:
         """Nothing is known before there was traffic."""
@@ -84,7 +84,7 @@ class _Collector:
 
     def collect(self) -> Iterator[Metric]:
         """Yield the families; scrapes at once take turns, so that not more than one copy is there."""
-        with self._one:
+        with self._lock:
             yield from families(self._standing())
 
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 import base64
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from kwire.analyzer.common.errors import UsageError
 from kwire.analyzer.payloads import json_text
 from kwire.analyzer.payloads.limits import PayloadLimits, UndecodableError, size_reason
-from kwire.analyzer.payloads.schemas import AVRO, FOLDER, JSON_SCHEMA, PROTOBUF, Schema, format_of
+from kwire.analyzer.payloads.schemas import AVRO, FOLDER, JSON_SCHEMA, PROTOBUF, KnownSchemas, Schema, format_of
 
 DESCRIPTOR_SETS: Final = (".desc", ".pb", ".protoset", ".binpb", ".fds")
 ENDINGS: Final = (".avsc", ".proto", ".json", *DESCRIPTOR_SETS)
@@ -30,14 +30,13 @@ _AVRO_KINDS: Final = frozenset(
 """`type` of a schema that is Avro; of a JSON Schema it is `object`, `string` or others, which Avro's string also is."""
 
 
-class SchemaFolder:
+class SchemaFolder(KnownSchemas):
     """The schemas of a folder. Raises UsageError."""
 
     def __init__(self, path: str, limits: PayloadLimits) -> None:
         self._limits = limits
         self._root = Path(path)
-        self._by_id: dict[str, Schema] = {}
-        self._by_subject: dict[str, Schema] = {}
+        super().__init__({}, {})
         self._protos: dict[str, str] = {}
         self._avro: dict[str, str] = {}
         if not self._root.is_dir():
@@ -58,19 +57,6 @@ class SchemaFolder:
                     self._avro.setdefault(name, text)
         for file, text in texts:
             self._add(file, text)
-
-    def by_id(self, schema_id: str) -> Schema | None:
-        """Return the schema with an id."""
-        return self._by_id.get(schema_id)
-
-    def by_subject(self, subject: str) -> Schema | None:
-        """Return the schema of a subject."""
-        return self._by_subject.get(subject)
-
-    def every(self) -> Iterator[Schema]:
-        """Yield all schemas."""
-        yield from self._by_id.values()
-        yield from self._by_subject.values()
 
     def _files(self) -> list[Path]:
         files: list[Path] = []

@@ -61,6 +61,27 @@ class SchemaSource(Protocol):
         """Yield the schemas that are known without asking anybody."""
 
 
+class KnownSchemas:
+    """A source whose schemas are all there: by id, and by subject."""
+
+    def __init__(self, by_id: dict[str, Schema], by_subject: dict[str, Schema]) -> None:
+        self._by_id = by_id
+        self._by_subject = by_subject
+
+    def by_id(self, schema_id: str) -> Schema | None:
+        """Return the schema with an id."""
+        return self._by_id.get(schema_id)
+
+    def by_subject(self, subject: str) -> Schema | None:
+        """Return the schema of a subject."""
+        return self._by_subject.get(subject)
+
+    def every(self) -> Iterator[Schema]:
+        """Yield all schemas."""
+        yield from self._by_id.values()
+        yield from self._by_subject.values()
+
+
 class JsonCodec:
     """Payloads of a JSON Schema: JSON, which needs no schema to be read."""
 
