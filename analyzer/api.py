@@ -55,7 +55,7 @@ from kwire.analyzer.pipeline.points import (
     size_of,
 )
 from kwire.analyzer.pipeline.read_options import ReadOptions
-from kwire.analyzer.pipeline.selection import chosen
+from kwire.analyzer.pipeline.selection import chosen, record_payloads
 from kwire.analyzer.protocol.embedded import GroupProtocols, PayloadReader
 from kwire.analyzer.records.log_names import LogPoint
 from kwire.analyzer.records.log_reader import log_points
@@ -66,6 +66,7 @@ from kwire.captures.kernels import NULL
 if TYPE_CHECKING:
     from kwire.analyzer.frame.parquet import RowGroups
     from kwire.analyzer.frame.pending import PendingTables
+    from kwire.analyzer.messages.record_payloads import RecordPayloads
 
 Captures = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -295,12 +296,12 @@ def decoded(
     stdin: BinaryIO | None = None,
     payloads: PayloadOptions | None = None,
 ) -> Iterator[Exchange]:
-    """`exchanges`, with how to read as an object. `payloads`: decode keys and values in trees."""
+    """`exchanges`, with how to read as an object. `payloads`: how keys and values are decoded, in trees and filters."""
     wanted = parsed(filter)
     only = None if bodies is True else frozenset(bodies or ())
     for one_by_one in _points(captures, how, wanted, only, notes, stdin):
         one_by_one.partitions = partitions
-        one_by_one.decode_payloads(payloads)
+        one_by_one.decode_payloads(payloads, trees=True)
         yield from one_by_one.exchanges(ordered, progress)
 
 
@@ -327,6 +328,7 @@ def raw_exchanges(
     stdin: BinaryIO | None = None,
     bodies: Collection[int] | None = None,
     look: ChooseExchanges | None = None,
+    payloads: PayloadOptions | None = None,
 ) -> Iterator[RawExchange]:
     """`decoded`, for who looks at a few cells of each row and decodes bodies on its own; `bodies`: of some APIs only.
     `look` gets each window, with headers of its record sets (`Settings.record_headers`), once a filter has chosen, and
@@ -335,6 +337,7 @@ def raw_exchanges(
     later than that comes when it ends."""
     for one_by_one in _points(captures, how, parsed(filter), bodies, notes, stdin, records=look is not None):
         one_by_one.look = look
+        one_by_one.decode_payloads(payloads, trees=False)
         yield from one_by_one.light(ordered, progress)
 
 
@@ -388,11 +391,17 @@ class _PointExchanges:
         self._start: datetime.datetime | None = None
         self._groups = GroupProtocols()
         self._payloads: PayloadReader | None = None
+        self._records: RecordPayloads | None = None
 
-    def decode_payloads(self, options: PayloadOptions | None) -> None:
-        """Decode keys and values in trees of exchanges. Raises UsageError, CaptureError."""
-        options = None if options is None else of_point(options, self._point)
-        self._payloads = None if options is None else options.trees()
+    def decode_payloads(self, options: PayloadOptions | None, *, trees: bool) -> None:
+        """Decode keys and values for a filter that tests them, and in `trees` of exchanges. Raises UsageError,
+        CaptureError."""
+        tests = self._wanted is not None and self._wanted.needs_payloads
+        is_shown = trees and options is not None
+        if is_shown or tests:
+            options = of_point(options, self._point)
+        self._records = record_payloads(self._wanted, options)
+        self._payloads = options.trees() if is_shown and options is not None else None
 
     def notes(self) -> list[str]:
         """All has been read: what the user should know."""
@@ -428,11 +437,14 @@ class _PointExchanges:
         self._ended.take(window)
         self._messages.take(window)
         if self._wanted is not None:
-            window = window.only(chosen(window, self._messages, self._wanted, None, self._ahead.look_up))
+            window = window.only(self._chosen(window))
             self._messages.forget(window.every, window.exchanges)
         rows = window.exchanges
         self.passed = (self.passed[0] + len(rows), self.passed[1] + len(window.every))
         return rows if self.look is None else self.look(window)
+
+    def _chosen(self, window: Window) -> Exchanges:
+        return chosen(window, self._messages, self._wanted, None, self._ahead.look_up, self._records)
 
     def _packed(self, window: Window) -> PackedExchanges:
         """The exchanges of one window as columns."""

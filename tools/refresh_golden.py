@@ -10,7 +10,9 @@ of the two releases that `analyzer/definitions/` was made from. Out:
   records of internal topics, control records, the consumer protocol;
 - `records-RELEASE.tsv.xz`, by `GoldenRecords.java`, with lines of topic, key, value, JSON: each record of the internal
   topics in each version, as the coordinators' and the controller's own serdes write and read them;
-- `embedded-RELEASE.tsv` with the same, by `GoldenEmbedded.java`, for what `definitions/embedded.json` says by hand.
+- `embedded-RELEASE.tsv` with the same, by `GoldenEmbedded.java`, for what `definitions/embedded.json` says by hand;
+- `payloads-RELEASE.tsv`, by `GoldenPayloads.java`, with lines of topic, side, bytes, JSON: keys and values of topics of
+  MirrorMaker, Connect and Kafka Streams.
 """
 
 from __future__ import annotations
@@ -78,6 +80,8 @@ def main() -> int:
         folder = (arguments.jars or Path(temporary)) / f"connect-{CONNECT_RELEASE}"
         fetch_jars(CONNECT_RELEASE, folder, "connect-runtime", "kafka-streams")
         write(f"embedded-{CONNECT_RELEASE}.tsv", run(folder, "GoldenEmbedded.java"))
+        fetch_jars(CONNECT_RELEASE, folder, "connect-mirror")
+        write(f"payloads-{CONNECT_RELEASE}.tsv", run(folder, "GoldenPayloads.java"))
     return 0
 
 

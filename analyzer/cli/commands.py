@@ -278,8 +278,10 @@ def show(options: ShowOptions) -> int:
         if getattr(options, name) is not None and not (options.tree or options.json):
             raise UsageError(f"--{name} goes with --tree and --json", "it is about one message seen whole")
     for name in ("schemas", "registry", "payloads"):
-        if getattr(options, name) and not (options.records or options.tree):
-            raise UsageError(f"--{name} goes with --records and --tree", "keys and values are shown by them")
+        if getattr(options, name) and not (options.records or options.tree or options.filter):
+            raise UsageError(
+                f"--{name} goes with --records, --tree and --filter", "keys and values are shown and tested by them"
+            )
     if options.format is not None and not options.records:
         raise UsageError("--format goes with --records", "add --records, or leave out --format")
     announce_compilation()

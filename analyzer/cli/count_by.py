@@ -22,6 +22,7 @@ from kwire.analyzer.cli import text
 from kwire.analyzer.common import address_names
 from kwire.analyzer.dataset import tables
 from kwire.analyzer.filter.names import Columns, Operand
+from kwire.analyzer.payloads.options import PayloadOptions
 from kwire.analyzer.pipeline.points import NO_RECORDS, AnalysisOptions, joined, read_point
 from kwire.analyzer.pipeline.read_options import ReadOptions
 from kwire.captures.files import capture_points
@@ -45,6 +46,7 @@ def counted(options: ShowOptions, names: Sequence[Operand], notes: list[str]) ->
         bodies=apis,
         notes=notes,
         stdin=sys.stdin.buffer,
+        payloads=PayloadOptions.from_arguments(options),
     )
     for exchange in exchanges:
         if options.follow is None or exchange.row["connection"] == options.follow:
@@ -78,7 +80,8 @@ def _of_columns(options: ShowOptions, names: Sequence[Operand], notes: list[str]
             known.update((row["topic_id"], row["topic"]) for row in table.to_pylist())
 
     how = ReadOptions.from_arguments(options)
-    choice = AnalysisOptions.of(options.filter, options.follow, records=NO_RECORDS)
+    payloads = PayloadOptions.from_arguments(options)
+    choice = AnalysisOptions.of(options.filter, options.follow, records=NO_RECORDS, payloads=payloads)
     points = capture_points(options.captures, how.rotated)
     result = joined(
         [read_point(point, how.settings(choice.keep), choice, put, None, sys.stdin.buffer) for point in points]

@@ -13,6 +13,7 @@ from typing import Any
 from kwire.analyzer.cli import text
 from kwire.analyzer.common.errors import UsageError
 from kwire.analyzer.dataset import tables
+from kwire.analyzer.payloads.field_paths import values_at
 
 Row = dict[str, Any]
 _SIDES = ("key", "value")
@@ -78,19 +79,10 @@ class _Path:
         if decoded is None:
             return None
         try:
-            values = [json.loads(decoded)]
+            values = values_at(json.loads(decoded), self._path)
         except (ValueError, RecursionError):
             return None
-        for name in self._path:
-            values = [value[name] for value in _flat(values) if isinstance(value, dict) and name in value]
         if len(values) > 1:
             return values
         value = values[0] if values else None
         return json.dumps(value) if isinstance(value, bool) else value
-
-
-def _flat(values: list[Any]) -> list[Any]:
-    """Return values with the elements of lists in the place of these."""
-    while any(isinstance(value, list) for value in values):
-        values = [part for value in values for part in (value if isinstance(value, list) else [value])]
-    return values

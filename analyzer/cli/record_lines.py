@@ -24,7 +24,9 @@ from kwire.analyzer.cli.record_fields import RecordFields
 from kwire.analyzer.common.errors import UsageError
 from kwire.analyzer.common.times import EPOCH, rfc3339
 from kwire.analyzer.dataset.dataset import is_dataset, open_dataset
+from kwire.analyzer.payloads.field_paths import DecodedFields
 from kwire.analyzer.payloads.options import PayloadOptions
+from kwire.analyzer.pipeline.analysis_options import parsed
 from kwire.analyzer.pipeline.points import FULL, AnalysisOptions, NamesAhead, nothing_matches, point_tables
 from kwire.analyzer.pipeline.read_options import ReadOptions
 from kwire.captures.files import capture_points
@@ -60,9 +62,14 @@ def show(options: ShowOptions, out: IO[str]) -> int:
         captures = not all(map(is_dataset, options.captures))
         if fields.are_decoded and captures:  # what needs no schema, where no other option says more
             options = dataclasses.replace(options, payloads=True)
+    filter = parsed(options.filter)
+    if filter is not None and filter.needs_payloads:
+        options = dataclasses.replace(options, payloads=True)
     notes: list[str] = []
     left = options.limit
     for row in _rows(options, notes):
+        if filter is not None and filter.needs_payloads and filter.excludes(DecodedFields(_decoded_of(row))):
+            continue
         out.write(heading + form(row))
         heading = ""
         left = left - 1 if left is not None else None
@@ -71,6 +78,10 @@ def show(options: ShowOptions, out: IO[str]) -> int:
     for note in notes:
         sys.stderr.write(f"note: {text.printable(note)}\n")
     return 0
+
+
+def _decoded_of(row: Row) -> Callable[[str], str | None]:
+    return lambda side: row[f"{side}_json"]
 
 
 def _rows(options: ShowOptions, notes: list[str]) -> Iterator[Row]:

@@ -237,7 +237,8 @@ RECORDS = (
          "JSON of what control records and those of internal topics mean (`--records full`); null for others. Where a "
          "batch holds more than its size allows: `left_out` and why, in the first row that is not decoded."),
         ("key_format", pa.string(),
-         "Of the key: `avro`, `protobuf`, `json_schema`, `json`, `text` or `messagepack`; null: not known, or not "
+         "Of the key: `avro`, `protobuf`, `json_schema`, `json`, `text`, `messagepack`, or of Kafka's own tools "
+        "`mirrormaker` and `streams`; null: not known, or not "
          "decoded. This and the columns below are filled with `--records full` and an option about payloads "
          "(`--schemas`, `--registry`, `--payloads`)."),
         ("value_format", pa.string(), "The same of the value."),
@@ -259,6 +260,7 @@ SCHEMAS = (
         ("subject", pa.string(), "What it is registered for, as `orders-value`; null: not known."),
         ("source", pa.string(), "`folder` (`--schemas`), `registry`, or `capture`: its own registry traffic."),
         ("text", pa.string(), "The schema as registered; a Protobuf descriptor as base64."),
+        ("uses", pa.string(), "Texts of the schemas that it refers to by their names, as a JSON object; null: none."),
     ),
 )
 

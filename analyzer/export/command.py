@@ -33,6 +33,7 @@ from kwire.analyzer.export.packet_copy import Additions, copied_packets, empty_s
 from kwire.analyzer.export.selection import End, Interval, PacketSelection
 from kwire.analyzer.export.tls_secrets import SessionSecrets
 from kwire.analyzer.findings.wording import count
+from kwire.analyzer.payloads.options import PayloadOptions
 from kwire.analyzer.pipeline.read_options import ReadOptions
 from kwire.captures.files import CapturePoint, capture_points
 from kwire.captures.files.sources import Source
@@ -136,7 +137,9 @@ def _chosen_keys(options: ShowOptions) -> frozenset[Key] | None:
     if options.filter is None and options.follow is None and options.limit is None:
         return None
     how = ReadOptions.from_arguments(options)
-    rows = (exchange.row for exchange in api.raw_exchanges(options.captures, how, filter=options.filter, bodies=()))
+    payloads = PayloadOptions.from_arguments(options)
+    chosen = api.raw_exchanges(options.captures, how, filter=options.filter, bodies=(), payloads=payloads)
+    rows = (exchange.row for exchange in chosen)
     if options.follow is not None:
         rows = (row for row in rows if row["connection"] == options.follow)
     return frozenset(

@@ -5,10 +5,13 @@ In: one value, or an array of integers. Out: whether it passes.
 
 from __future__ import annotations
 
+import datetime
 import ipaddress
+import operator as operators
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Final
 
@@ -145,7 +148,90 @@ class BoolTest:
         return value in self.accepted
 
 
-Test = IntegerRangeTest | TextTest | ErrorNameTest | AddressTest | NumberTest | BoolTest
+ORDER: Final[dict[str, Callable[[Any, Any], bool]]] = {
+    "<": operators.lt,
+    "<=": operators.le,
+    ">": operators.gt,
+    ">=": operators.ge,
+}
+_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,100}(?:\.[0-9]{1,100})?(?:[eE][+-]?[0-9]{1,4})?")
+_TIME_LENGTH: Final = 40
+
+
+def number_of(text: str) -> Decimal | None:
+    """Read a number as decimals are written in JSON; None: it is none."""
+    return Decimal(text) if _NUMBER.fullmatch(text) else None
+
+
+def time_of(text: str) -> int | None:
+    """Read a time of RFC 3339, UTC where it has no zone, in microseconds since 1970; None: it is none."""
+    if not 10 <= len(text) <= _TIME_LENGTH or text[4] != "-":
+        return None
+    try:
+        when = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    when = when.replace(tzinfo=datetime.UTC) if when.tzinfo is None else when
+    return (when - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)) // datetime.timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedTest:
+    """A test on fields of decoded keys and values, whose kind only the values tell: numbers (int, Decimal), text, bool.
+
+    operator  `==`, `in`, their opposites, or one of `ORDER`
+    texts     what was written; a number that is text, as Avro's decimals are, is compared as a number
+    numbers   those of the texts that are numbers
+    times     those of the texts that are times, as a test of microseconds since 1970; None: none is
+    """
+
+    operator: str
+    texts: tuple[str, ...]
+    numbers: tuple[Decimal, ...]
+    times: IntegerRangeTest | None
+
+    def __call__(self, value: Any) -> bool:
+        if self.operator in ORDER:
+            return self._is_in_order(value)
+        return self._is_equal(value) != (self.operator in ("!=", "not in"))
+
+    def _is_in_order(self, value: Any) -> bool:
+        if isinstance(value, bool):
+            return False
+        number = number_of(value) if isinstance(value, str) else value
+        if number is not None:
+            return any(ORDER[self.operator](number, limit) for limit in self.numbers)
+        return self._has_time(value)
+
+    def _is_equal(self, value: Any) -> bool:
+        if isinstance(value, bool):
+            return ("true" if value else "false") in map(str.lower, self.texts)
+        if not isinstance(value, str):
+            return value in self.numbers
+        if value in self.texts:
+            return True
+        number = number_of(value) if self.numbers else None
+        return number in self.numbers if number is not None else self._has_time(value)
+
+    def _has_time(self, value: str) -> bool:
+        when = None if self.times is None else time_of(value)
+        return when is not None and self.times is not None and self.times(when)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedPatternTest:
+    """A test on fields of decoded keys and values: text and numbers, as they are written, by a pattern."""
+
+    pattern: re.Pattern[str]
+    negated: bool
+
+    def __call__(self, value: Any) -> bool:
+        return (self.pattern.search(str(value)) is not None) != self.negated
+
+
+Test = (
+    IntegerRangeTest | TextTest | ErrorNameTest | AddressTest | NumberTest | BoolTest | DecodedTest | DecodedPatternTest
+)
 
 
 def apply_test(test: Test, values: np.ndarray) -> np.ndarray:

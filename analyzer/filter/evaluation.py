@@ -5,7 +5,7 @@ frozen `Filter`, which can be evaluated at three costs:
 
     rows_verdict(exchanges)   rows of integers, before tables are built from them
     table_verdict(table)      an Arrow table of exchanges
-    matches(row, ...)         one exchange with its decoded bodies
+    matches(row, ...)         one exchange with its decoded bodies and records
 
 The first two tell of each row: certainly matches, certainly does not, or undecided until the bodies are decoded. Rules:
 an invalid expression raises FilterError and nothing else; a comparison is true if any value passes, so it is false
@@ -17,9 +17,9 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +27,16 @@ import pyarrow as pa
 from kwire.analyzer.bulk.fields import MAX_CODES
 from kwire.analyzer.filter.conditions import IntegerRangeTest, TextTest, apply_test
 from kwire.analyzer.filter.language import And, Node, Not, Or, source_of, tree_of
-from kwire.analyzer.filter.names import PACKETS, Columns, Operand, Path, body_values, column_values
+from kwire.analyzer.filter.names import (
+    PACKETS,
+    PAYLOAD_APIS,
+    PAYLOAD_SIDES,
+    Columns,
+    Operand,
+    Path,
+    body_values,
+    column_values,
+)
 from kwire.analyzer.filter.sources import ApiKeys, ExchangeColumns, RowColumns, TableColumns, TopicName, null_of
 from kwire.analyzer.filter.terms import Comparison, Relation
 from kwire.analyzer.filter.tokens import INT64_MAX, INT64_MIN, FilterError
@@ -249,10 +258,15 @@ class Filter:
         """True if the filter tests a field of the response's body that is no column."""
         return self._needs("response")
 
+    @functools.cached_property
+    def needs_payloads(self) -> bool:
+        """True if the filter tests fields of decoded keys or values."""
+        return any(map(self._needs, PAYLOAD_SIDES))
+
     @property
     def needs_bodies(self) -> bool:
         """True if the columns alone may not decide."""
-        return self.needs_request or self.needs_response
+        return self.needs_request or self.needs_response or self.needs_payloads
 
     @functools.cached_property
     def apis(self) -> frozenset[int] | None:
@@ -314,22 +328,87 @@ class Filter:
 
     # -- one row ----------------------------------------------------------------------------------------------------
     def matches(
-        self, row: Mapping[str, Any], request: dict[str, Any] | None = None, response: dict[str, Any] | None = None
+        self,
+        row: Mapping[str, Any],
+        request: dict[str, Any] | None = None,
+        response: dict[str, Any] | None = None,
+        records: Iterable[RecordFields] = (),
     ) -> bool:
         """Tell whether one exchange matches. `row` has the columns of `exchanges` as in `Table.to_pylist()`; the bodies
-        have Kafka's JSON names as from `kwire.analyzer.protocol.tree`, None if not decoded."""
-        return _matches(self.root, row, request, response)
+        have Kafka's JSON names as from `kwire.analyzer.protocol.tree`, None if not decoded. Fields of keys and values
+        are those of one record: an exchange matches if one of its `records` does."""
+        leaves: dict[int, bool] = {}
+
+        def passes(record: RecordFields) -> bool:
+            def leaf(comparison: Comparison | Relation) -> bool:
+                if _is_payload(comparison):
+                    return _record_passes(comparison, record)
+                if id(comparison) not in leaves:  # the same for all records
+                    leaves[id(comparison)] = _leaf_matches(comparison, row, request, response)
+                return leaves[id(comparison)]
+
+            return _matches(self.root, leaf)
+
+        if not self.needs_payloads or row["api_key"] not in PAYLOAD_APIS:
+            return passes(_no_fields)
+        has_records = False
+        for record in records:
+            has_records = True
+            if passes(record):
+                return True
+        return not has_records and passes(_no_fields)
+
+    def excludes(self, record: RecordFields) -> bool:
+        """Tell whether a record certainly does not match, whatever its exchange is."""
+
+        def leaf(comparison: Comparison | Relation) -> Verdict:
+            return _known(np.array([_record_passes(comparison, record)])) if _is_payload(comparison) else _unknown(1)
+
+        return bool(_verdict(self.root, leaf)[1][0])
 
 
-def _matches(
-    node: Node, row: Mapping[str, Any], request: dict[str, Any] | None, response: dict[str, Any] | None
-) -> bool:
+RecordFields = Callable[[str, tuple[str, ...]], Sequence[Any]]
+"""The values of one record at a path of its decoded key or value (side, names from the outside in), elements of lists
+one by one, without nulls: int, Decimal, str, bool, and dict of what holds others."""
+
+
+def _no_fields(side: str, parts: tuple[str, ...]) -> Sequence[Any]:
+    return ()
+
+
+def _is_payload(comparison: Comparison | Relation) -> TypeGuard[Comparison]:
+    return (
+        isinstance(comparison, Comparison)
+        and isinstance(comparison.about, Path)
+        and comparison.about.side in PAYLOAD_SIDES
+    )
+
+
+def _record_passes(node: Comparison, record: RecordFields) -> bool:
+    assert isinstance(node.about, Path)
+    values = record(node.about.side, node.about.parts)
+    if node.present is not None:
+        return bool(values) == node.present
+    (choice,) = node.choices
+    return any(choice.test is not None and type(value) in choice.takes and choice.test(value) for value in values)
+
+
+def _matches(node: Node, leaf: Callable[[Comparison | Relation], bool]) -> bool:
     if isinstance(node, And):
-        return all(_matches(part, row, request, response) for part in node.parts)
+        return all(_matches(part, leaf) for part in node.parts)
     if isinstance(node, Or):
-        return any(_matches(part, row, request, response) for part in node.parts)
+        return any(_matches(part, leaf) for part in node.parts)
     if isinstance(node, Not):
-        return not _matches(node.part, row, request, response)
+        return not _matches(node.part, leaf)
+    return leaf(node)
+
+
+def _leaf_matches(
+    node: Comparison | Relation,
+    row: Mapping[str, Any],
+    request: dict[str, Any] | None,
+    response: dict[str, Any] | None,
+) -> bool:
     if isinstance(node, Relation):
         return any(node.holds(left, right) for left, right in node.pairs(row, request, response))
     if isinstance(node.about, Columns):

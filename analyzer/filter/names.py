@@ -20,7 +20,7 @@ from kwire.analyzer.dataset import tables
 from kwire.analyzer.filter.conditions import end_point
 from kwire.analyzer.filter.tokens import Word, WordError, did_you_mean, short, suggest
 from kwire.analyzer.filter.values import ENUMERATED, micros
-from kwire.analyzer.protocol import program
+from kwire.analyzer.protocol import api_keys, program
 from kwire.analyzer.protocol.schema import REQUEST, RESPONSE
 
 # --- where values are -------------------------------------------------------------------------------------------------
@@ -37,7 +37,8 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """A field of the decoded bodies. `side` is `request` or `response`; `parts` are keys from the outside in."""
+    """A field of the decoded bodies (`side`: `request`, `response`), or of decoded keys and values (`key`, `value`).
+    `parts` are keys from the outside in."""
 
     side: str
     parts: tuple[str, ...]
@@ -121,6 +122,17 @@ def paths() -> dict[str, tuple[PathInfo, ...]]:
     return {name: tuple(infos) for name, infos in by_name.items()}
 
 
+PAYLOAD_SIDES: Final = ("key", "value")
+PAYLOAD_APIS: Final = frozenset((api_keys.PRODUCE, api_keys.FETCH, api_keys.SHARE_FETCH))
+"""APIs whose records have keys and values of anybody's."""
+
+
+def payload_path(name: str) -> Path | None:
+    """Get the path of a field of decoded keys or values (`value.order.id`; `value` is the whole); None: it is none."""
+    side, *parts = name.replace("[]", "").split(".")
+    return Path(side, tuple(parts)) if side in PAYLOAD_SIDES and all(parts) else None
+
+
 @functools.cache
 def _lists() -> frozenset[str]:
     """Paths that are a list in at least one API."""
@@ -159,6 +171,9 @@ def unknown_name(word: Word, purpose: str) -> WordError:
         near += suggest(name, known, 2)
         hint = did_you_mean(list(dict.fromkeys(near))[:3]) or "paths have the names of Kafka's message definitions"
         return WordError(word, f"no API has a field `{short(name)}` in any version", hint)
+    if side in PAYLOAD_SIDES:
+        hint = "--filter has fields of keys and values, and so has --fields with --records"
+        return WordError(word, f"there is no `{short(name)}` {purpose}", hint)
     if name in ("request", "response"):
         hint = f"write `{name}.` and a path, as in `request.acks`"
         return WordError(word, f"`{name}` needs a field after it", hint)

@@ -12,6 +12,7 @@ import itertools
 import operator as operators
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, Final
 
 from kwire.analyzer.common import address_names
@@ -255,9 +256,21 @@ def _path(name: Word, operator: Word, values: Sequence[Word], source: str) -> Co
     return Comparison(path, None, source, choices=tuple(choices))
 
 
+def _of_payload(path: Path, operator: Word, values: Sequence[Word], source: str) -> Comparison:
+    """Bind a comparison to a field of decoded keys or values."""
+    if operator.text in ("is null", "is not null"):
+        everywhere = ApiTest(names.PAYLOAD_APIS, (), None)
+        return Comparison(path, operator.text == "is not null", source, choices=(everywhere,))
+    choice = ApiTest(names.PAYLOAD_APIS, (bool, int, Decimal, str), v.decoded_of(operator, values))
+    return Comparison(path, None, source, choices=(choice,))
+
+
 def compare(name: Word, operator: Word, values: Sequence[Word], source: str) -> Comparison | Relation:
     """Bind a comparison to columns or a path. `operator`: == != < <= > >= ~ !~, `in`, `not in`, `is null` or `is not
     null`. Raises WordError."""
+    payload = names.payload_path(name.text)
+    if payload is not None:
+        return _of_payload(payload, operator, values, source)
     name = names.without_brackets(name)
     left = names.resolve(name)
     right = _right_operand(left, operator, values) if values else None

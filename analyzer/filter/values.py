@@ -20,6 +20,8 @@ from kwire.analyzer.filter.conditions import (
     DAY_US,
     AddressTest,
     BoolTest,
+    DecodedPatternTest,
+    DecodedTest,
     ErrorNameTest,
     IntegerRangeTest,
     Network,
@@ -27,6 +29,7 @@ from kwire.analyzer.filter.conditions import (
     Test,
     TextTest,
     merge_spans,
+    number_of,
 )
 from kwire.analyzer.filter.tokens import INT64_MAX, INT64_MIN, Word, WordError, did_you_mean, short, suggest
 from kwire.analyzer.protocol import errors as kafka_errors
@@ -378,3 +381,17 @@ def bools_of(operator: Word, values: Sequence[Word]) -> Test:
 def reals_of(operator: Word, values: Sequence[Word]) -> Test:
     _needs(operator, (*_EQUAL, *_ORDER), "a number")
     return NumberTest(operator.text, tuple(_fraction(word, REAL) for word in values))
+
+
+def decoded_of(operator: Word, values: Sequence[Word]) -> Test:
+    """Build a test of fields of decoded keys and values. Raises WordError where values have no order."""
+    if operator.text in _SEARCH:
+        return DecodedPatternTest(_pattern(values[0]), operator.text == "!~")
+    texts = tuple(word.text for word in values)
+    numbers = [number for number in map(number_of, texts) if number is not None]
+    dates = [word for word in values if _MOMENT.fullmatch(word.text)]
+    if operator.text in _ORDER and not (numbers or dates):
+        hint = "for text there are `==`, `!=`, `~`, `!~` and `in`"
+        raise WordError(values[0], f"`{short(texts[0])}` is neither a number nor a time", hint)
+    sign = operator.text if operator.text in _ORDER else "=="
+    return DecodedTest(operator.text, texts, tuple(numbers), _times(sign, dates) if dates else None)

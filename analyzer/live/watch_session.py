@@ -31,7 +31,7 @@ from kwire.analyzer.live.metrics import Metrics
 from kwire.analyzer.messages.exchange import Exchange
 from kwire.analyzer.messages.raw_messages import HeldMessages
 from kwire.analyzer.pipeline.drive import Sink, drive
-from kwire.analyzer.pipeline.selection import chosen
+from kwire.analyzer.pipeline.selection import chosen, record_payloads
 from kwire.captures.files import CapturePoint
 from kwire.captures.kernels import NULL
 from kwire.captures.live.follow import Follower, Known, still_there
@@ -98,6 +98,7 @@ class WatchSession(Sink[None]):
         self.examples: dict[tuple[int, str], Exchange] = {}
         """The exchange of each API at each broker to look into: the last that failed or was slowest in its window."""
         self.wanted = wanted
+        self._payloads = record_payloads(wanted, None)
         self.exchanges = self.renewals = 0
         self._full = False
         self.ended = threading.Event()
@@ -239,7 +240,7 @@ class WatchSession(Sink[None]):
             self._messages.take(window)
         rows = window.every
         if self.wanted is not None:
-            rows = chosen(window, self._messages, self.wanted, None, self._topics.name)
+            rows = self._chosen(window)
         with self.lock:
             self._count(window, rows)
             if self._keeps:
@@ -265,11 +266,14 @@ class WatchSession(Sink[None]):
             part = window.only(window.every.where(mask))
             rows = part.exchanges
             if self.wanted is not None:
-                rows = chosen(part, self._messages, self.wanted, None, self._topics.name)
+                rows = self._chosen(part)
             self.counts.take(rows)
             if self._end_at is not None:
                 self.counts.end_as_before(self._end_at[1])
                 self._end_at = None
+
+    def _chosen(self, window: Window) -> Exchanges:
+        return chosen(window, self._messages, self.wanted, None, self._topics.name, self._payloads)
 
     @property
     def _wanted_bodies(self) -> bool:

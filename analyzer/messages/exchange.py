@@ -101,6 +101,26 @@ class Exchange:
                 ] + stops
         return listing
 
+    def record_sets(self) -> list[tuple[str, bytes]]:
+        """Return the topics of both messages' record sets, and their bytes."""
+        from kwire.analyzer.records.record_trees import CLUSTER_METADATA, CLUSTER_METADATA_ID, RecordSet
+
+        sets: list[tuple[str, bytes]] = []
+        for side, direction in (("request", REQUEST), ("response", RESPONSE)):
+            fields = embedded.RECORD_FIELDS.get((self.row["api_key"], direction))
+            decoded = self._decoded(side, True) if fields and self.row[f"{side}_state"] == "decoded" else None
+            if fields is None or decoded is None:
+                continue
+            path, topics = fields
+
+            def collect(data: bytes, said: GroupFacts, topics: Sequence[str] = topics) -> RecordSet:
+                named = next((said[topic] for topic in topics if said.get(topic)), "")
+                sets.append((CLUSTER_METADATA if named == CLUSTER_METADATA_ID else self.topic_name(named), data))
+                return RecordSet((), (), 0, 0)
+
+            embedded.nested(decoded.nodes, {path: collect}, {})
+        return sets
+
     def _opened(
         self, decoded: tree.Decoded, side: str, *, nodes: bool, budget: Budget | None = None
     ) -> tuple[tuple[tree.Node, ...], Sequence[tuple[str, Opened]]]:

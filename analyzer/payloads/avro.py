@@ -40,6 +40,7 @@ _INFINITE: Final = {
 look so; where none does, a value need not be searched for them.)"""
 
 _PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
+_KINDS: Final = _PRIMITIVES | {"record", "error", "enum", "fixed", "array", "map"}
 _FINGERPRINT: Final = "CRC-64-AVRO"
 
 
@@ -114,8 +115,27 @@ def _loaded(text: str, limits: PayloadLimits) -> Any:
             if isinstance(part, dict | list)
         ] if isinstance(schema, dict | list) else []  # fmt: skip
         if not level:
-            return schema
+            return _with_names(schema)
     raise UndecodableError("the schema is nested too deeply")
+
+
+def _with_names(schema: Any) -> Any:
+    """Return a schema with the bare name where it says `{"type": "shop.Money"}`, which Java's parser takes and
+    fastavro does not."""
+    if isinstance(schema, list):
+        return [_with_names(branch) for branch in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kind = schema.get("type")
+    if isinstance(kind, str) and kind not in _KINDS and "name" not in schema:
+        return kind
+    parts = {name: _with_names(schema[name]) for name in ("type", "items", "values") if name in schema}
+    if isinstance(fields := schema.get("fields"), list):
+        parts["fields"] = [
+            {**field, "type": _with_names(field["type"])} if isinstance(field, dict) and "type" in field else field
+            for field in fields
+        ]
+    return {**schema, **parts}
 
 
 class _Size:

@@ -7,6 +7,7 @@ Kafka's own topics stay as they are: `decoded` has what they mean.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kwire.analyzer.payloads.decoder import KEY, NO_HEADERS, VALUE, PayloadDecoder
+from kwire.analyzer.payloads.schemas import Schema
 from kwire.analyzer.protocol import schema
 
 _HEADERS: Final = tuple(
@@ -25,6 +27,8 @@ _HEADERS: Final = tuple(
     )
 )
 """Headers that name a schema."""
+_MOST_USED: Final = 4 << 20
+"""Characters of what one schema refers to that are kept."""
 _ROWS: Final = 1 << 14
 """Rows that are decoded before they become a column: Python objects of more would fill the memory."""
 
@@ -57,9 +61,17 @@ class PayloadColumns:
             "subject": [schema.subject for schema in known],
             "source": [schema.source for schema in known],
             "text": [schema.text for schema in known],
+            "uses": [_uses(schema) for schema in known],
         }
         arrays = [pa.array(columns[name], pa.string()) for name in columns]
         return pa.Table.from_arrays(arrays, names=list(columns))
+
+
+def _uses(schema: Schema) -> str | None:
+    """Return what a schema refers to, for the table `schemas`; None: nothing, or more than is kept."""
+    if not schema.references or sum(map(len, schema.references.values())) > _MOST_USED:
+        return None
+    return json.dumps(dict(schema.references))
 
 
 class _TopicNames:

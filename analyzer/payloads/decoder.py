@@ -3,9 +3,9 @@
 In: bytes, the topic, the side (`key` or `value`) and the headers of the record. Out: a `Payload`: format, schema id,
 JSON, or the reason why there is none. Nothing raises, whatever the bytes are.
 
-Order: what a package's decoder recognizes; a schema that the record names; a schema that a source has for the topic
-(`TOPIC-value`, or `TOPIC` for values); JSON, text and MessagePack, which name themselves. Bytes that are none of these
-have no format, and the reason says so.
+Order: what a package's decoder recognizes; what topics of MirrorMaker and Kafka Streams hold; a schema that the record
+names; a schema that a source has for the topic (`TOPIC-value`, or `TOPIC` for values); JSON, text and MessagePack,
+which name themselves. Bytes that are none of these have no format, and the reason says so.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 from kwire.analyzer.payloads import extensions, json_text, messagepack
 from kwire.analyzer.payloads.extensions import ExtensionDecoder
 from kwire.analyzer.payloads.framing import CONFLUENT, SchemaReference, frame_of
+from kwire.analyzer.payloads.kafka_topics import Form, KafkaTopics
 from kwire.analyzer.payloads.limits import PayloadLimits, UndecodableError, size_reason
 from kwire.analyzer.payloads.schemas import AVRO, JSON_SCHEMA, PROTOBUF, Codec, Schemas, Unreadable
 from kwire.analyzer.payloads.text import text_of
@@ -55,6 +56,7 @@ class PayloadDecoder:
         self.schemas = schemas
         self._own = own
         self._limits = limits or PayloadLimits()
+        self._kafka = KafkaTopics()
         self._seen: dict[bytes, tuple[str, str, Any]] = {}
         """Codecs that have decoded, by the first bytes of Confluent's frames: most payloads begin as others did."""
 
@@ -76,6 +78,23 @@ class PayloadDecoder:
                 return Payload(own.format, None, None, str(failure))
             if text is not None:
                 return Payload(own.format, None, text, None)
+        if topic is not None and (form := self._kafka.form(topic)) is not None:
+            payload = self._of_kafka(data, form, topic, side)
+            if payload is not None:
+                return payload
+        return self._decode(data, topic, side, headers)
+
+    def _of_kafka(self, data: bytes, form: Form, topic: str, side: str) -> Payload | None:
+        """Return a key or value of a topic that MirrorMaker or Kafka Streams write; None: it is not what they write."""
+
+        def inner(part: bytes) -> Any:
+            decoded = self._decode(part, topic, side, NO_HEADERS).json
+            return part if decoded is None else json_text.load(decoded)
+
+        value = None if len(data) > self._limits.payload_bytes else form.read(data, side, inner)
+        return None if value is None else Payload(form.name, None, json_text.dump(value), None)
+
+    def _decode(self, data: bytes, topic: str | None, side: str, headers: Mapping[str, bytes]) -> Payload:
         if not headers and (seen := self._seen.get(data[:5])) is not None:
             format, schema_id, decode = seen
             try:

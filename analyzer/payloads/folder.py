@@ -29,6 +29,10 @@ _AVRO_KINDS: Final = frozenset(
 )
 """`type` of a schema that is Avro; of a JSON Schema it is `object`, `string` or others, which Avro's string also is."""
 
+_IMPORT: Final = re.compile(r'^\s*import\s+(?:public\s+|weak\s+)?["\']([^"\']+)["\']', re.MULTILINE)
+
+_BASE64: Final = re.compile(r"[A-Za-z0-9+/=\s]+")
+
 
 class SchemaFolder(KnownSchemas):
     """The schemas of a folder. Raises UsageError."""
@@ -107,7 +111,7 @@ class SchemaFolder(KnownSchemas):
             return Schema(schema_id or number, kind, subject, FOLDER, content, references)
 
         if file.suffix == ".proto":
-            return schema_of(PROTOBUF, text, self._protos), None
+            return schema_of(PROTOBUF, text, self._imports(text)), None
         if file.suffix == ".avsc":
             return schema_of(AVRO, text, self._references(text)), None
         if file.suffix in DESCRIPTOR_SETS:
@@ -121,12 +125,26 @@ class SchemaFolder(KnownSchemas):
             if subject is not None and content.get("subject"):
                 subject = str(content["subject"])
             kind, inner = format_of(content.get("schemaType")), content["schema"]
-            references = self._references(inner) if kind == AVRO else self._protos if kind == PROTOBUF else {}
+            needed = {AVRO: self._references, PROTOBUF: self._imports}.get(kind)
+            references = {} if needed is None else needed(inner)
             number = str(number) if isinstance(number, int) else None
             return schema_of(kind, inner, references, number), number
         if is_avro(content):
             return schema_of(AVRO, text, self._references(text)), None
         return schema_of(JSON_SCHEMA, text, {}), None
+
+    def _imports(self, text: str) -> dict[str, str]:
+        """Return the files of the folder that a `.proto` imports, and what these import."""
+        if _BASE64.fullmatch(text):  # a descriptor, as the serializer for Python registers it
+            return self._protos
+        needed: dict[str, str] = {}
+        waiting = [text]
+        while waiting:
+            for name in _IMPORT.findall(waiting.pop()):
+                if name in self._protos and name not in needed:
+                    needed[name] = self._protos[name]
+                    waiting.append(needed[name])
+        return needed
 
     def _references(self, text: str) -> dict[str, str]:
         """Return the schemas that an Avro schema needs, each after what it needs itself."""

@@ -166,7 +166,7 @@ def _point_rows(
     point: CapturePoint, settings: Settings, options: AnalysisOptions, progress: Progress | None, stdin: BinaryIO | None
 ) -> Generator[tuple[str, LazyTable], None, PointResult]:
     size = size_of(point)
-    if options.records == FULL:
+    if options.records == FULL or (options.filter is not None and options.filter.needs_payloads):
         options = dataclasses.replace(options, payloads=of_point(options.payloads, point))
     how = how_to_read(settings, options, size)
     engine = Engine(point, how, stdin, reader=_reader(point, how))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +13,11 @@ from kwire.analyzer.bulk.rows import Exchanges, Window
 from kwire.analyzer.frame.arrow import plain
 from kwire.analyzer.messages.exchange import Exchange
 from kwire.analyzer.messages.raw_messages import HeldMessages, table_of
+from kwire.analyzer.payloads.options import PayloadOptions
 from kwire.analyzer.pipeline.analysis_options import AnalysisOptions
+
+if TYPE_CHECKING:
+    from kwire.analyzer.messages.record_payloads import RecordPayloads
 
 
 class Selection:
@@ -25,6 +29,7 @@ class Selection:
         self.matched = self.seen = 0
         self._options = options
         self._look_up = look_up
+        self._payloads = record_payloads(options.filter, options.payloads)
         self._window: Window | None = None
 
     def take(self, window: Window) -> Window:
@@ -33,7 +38,8 @@ class Selection:
         if not options.everything:
             if options.keep is True:
                 self.messages.take(window)
-            window = window.only(chosen(window, self.messages, options.filter, options.connection, self._look_up))
+            rows = chosen(window, self.messages, options.filter, options.connection, self._look_up, self._payloads)
+            window = window.only(rows)
             if options.keep is True:
                 self.messages.forget(window.every, window.exchanges)
         self.seen += len(window.every)
@@ -60,10 +66,27 @@ class Selection:
         return self.messages.places(self._window.exchanges)
 
 
+def record_payloads(filter: Any, options: PayloadOptions | None) -> RecordPayloads | None:
+    """Return what decodes keys and values for a filter that tests their fields: without options, those that need no
+    schema; None for other filters. Raises UsageError."""
+    if filter is None or not filter.needs_payloads:
+        return None
+    decoder = (options or PayloadOptions()).decoder()
+    from kwire.analyzer.messages.record_payloads import RecordPayloads  # imports what decodes
+
+    return RecordPayloads(decoder)
+
+
 def chosen(
-    window: Window, messages: HeldMessages, filter: Any, connection: str | None, look_up: Callable[[str], str]
+    window: Window,
+    messages: HeldMessages,
+    filter: Any,
+    connection: str | None,
+    look_up: Callable[[str], str],
+    payloads: RecordPayloads | None = None,
 ) -> Exchanges:
-    """Return the exchanges of a window that a filter and the name of a connection let through, cheap tests first."""
+    """Return the exchanges of a window that a filter and the name of a connection let through, cheap tests first.
+    `payloads`: of a filter that tests keys and values."""
     exchanges, names = window.exchanges, window.names
     if connection is not None:
         used = np.unique(exchanges.connection)
@@ -82,7 +105,9 @@ def chosen(
         row = plain(table.slice(i, 1), "exchanges").to_pylist()[0]
         if row["topics"]:
             row["topics"] = list(dict.fromkeys(map(look_up, row["topics"])))
-        exchange = Exchange(row, *messages.peek(int(exchanges.connection[i]), int(requests[i]), int(replies[i])))
-        bodies = (exchange.request, exchange.response) if filter.needs_bodies else (None, None)
-        keep[i] = filter.matches(row, *bodies)
+        held = messages.peek(int(exchanges.connection[i]), int(requests[i]), int(replies[i]))
+        exchange = Exchange(row, *held, None, look_up)
+        request = exchange.request if filter.needs_request else None
+        response = exchange.response if filter.needs_response else None
+        keep[i] = filter.matches(row, request, response, () if payloads is None else payloads.of(exchange))
     return exchanges.where(keep)

@@ -317,6 +317,40 @@ def _costs(piece: r.RecordRows) -> np.ndarray:
     return np.asarray(1 + piece.table[r.R_HEADERS] // 10)
 
 
+def contents(
+    data: bytes | memoryview, topic: str, budget: Budget
+) -> Iterator[tuple[bytes | None, bytes | None, dict[str, bytes]]]:
+    """Yield key, value and headers of the records of a topic, as far as the budget of their message goes; nothing of
+    Kafka's own topics and of control batches."""
+    if topic in TOPICS:
+        return
+    heap = as_buffer(data)
+    batches = b.batches(heap, np.zeros(1, np.int64), np.full(1, len(data), np.int64))
+    for piece in _pieces(batches, budget):
+        rows = _within(piece, budget)
+        budget.nodes -= int(_costs(piece)[:rows].sum())
+        if not rows:
+            continue
+        heaps = [b.view(heap) for heap in piece.heaps]
+        headers = _headers(piece, rows)
+        for row in piece.table[:, :rows].T.tolist():
+            source = heaps[row[r.R_HEAP]]
+            named = _by_name(source, [next(headers) for _ in range(row[r.R_HEADERS])])
+            if row[r.R_CONTROL] == NULL:
+                key = _slice(source, row[r.R_KEY_AT], row[r.R_KEY_LENGTH])
+                yield key, _slice(source, row[r.R_VALUE_AT], row[r.R_VALUE_LENGTH]), named
+
+
+def _by_name(data: bytes | memoryview, headers: list[list[int]]) -> dict[str, bytes]:
+    """Return a record's headers by their names, the first of each."""
+    named: dict[str, bytes] = {}
+    for name_at, name_length, value_at, value_length in headers:
+        name, content = _slice(data, name_at, name_length), _slice(data, value_at, value_length)
+        if name is not None and content is not None:
+            named.setdefault(name.decode(errors="replace"), content)
+    return named
+
+
 def secret_spans(data: bytes, topic: str) -> list[tuple[int, int]]:
     """[start, end) of what must not be stored of a record set. Brokers do not compress `__cluster_metadata`, the only
     topic with secrets of its own; a compressed batch of it counts as secret, and so does a broken one."""
@@ -430,11 +464,7 @@ class _Payloads:
 
     def read(self, row: list[int], data: bytes | memoryview, headers: list[list[int]]) -> Record | None:
         """Return what key and value are; None: neither has a format, or the budget is spent."""
-        named: dict[str, bytes] = {}
-        for name_at, name_length, value_at, value_length in headers:
-            name, content = _slice(data, name_at, name_length), _slice(data, value_at, value_length)
-            if name is not None and content is not None:
-                named.setdefault(name.decode(errors="replace"), content)
+        named = _by_name(data, headers)
         key = self._opened(_slice(data, row[r.R_KEY_AT], row[r.R_KEY_LENGTH]), "key", named)
         value = self._opened(_slice(data, row[r.R_VALUE_AT], row[r.R_VALUE_LENGTH]), "value", named)
         return None if key is None and value is None else Record(PAYLOAD, key, value)

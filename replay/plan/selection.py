@@ -15,14 +15,20 @@ import fnmatch
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from kwire.analyzer.bulk.rows import Message
 from kwire.analyzer.common.times import utc
 from kwire.analyzer.filter.evaluation import Filter, parse
+from kwire.analyzer.messages.exchange import Exchange
+from kwire.analyzer.pipeline.selection import record_payloads
 from kwire.analyzer.protocol import api_keys
 from kwire.captures.errors import KwireError
 from kwire.replay.plan import apis
 from kwire.replay.plan.sessions import Decoded, Request, Session
+
+if TYPE_CHECKING:
+    from kwire.analyzer.messages.record_payloads import RecordPayloads
 
 _TELLING: Final = frozenset(
     (
@@ -119,9 +125,12 @@ def matching(sessions: Sequence[Session], wanted: Filter | str | None) -> list[S
     condition = parse(wanted) if isinstance(wanted, str) else wanted
     if condition is None:
         return list(sessions)
+    payloads = record_payloads(condition, None)
     return [
         replace(
-            session, requests=tuple(request for request in session.requests if _matches(condition, request)), orphans=()
+            session,
+            requests=tuple(request for request in session.requests if _matches(condition, request, payloads)),
+            orphans=(),
         )
         for session in sessions
     ]
@@ -142,11 +151,12 @@ def _clients(sessions: Sequence[Session], selection: Selection) -> set[tuple[Any
         return None
     clients: set[tuple[Any, Any]] | None = None
     if selection.clients is not None:
+        payloads = record_payloads(selection.clients, None)
         clients = {
             _who(request.row)
             for session in sessions
             for request in session.requests
-            if _matches(selection.clients, request)
+            if _matches(selection.clients, request, payloads)
         }
     if selection.topics:
         patterns = [re.compile(fnmatch.translate(pattern)) for pattern in selection.topics]
@@ -177,8 +187,17 @@ def _join_others(sessions: Sequence[Session], clients: set[tuple[Any, Any]]) -> 
                 yield f"chosen with them, as members of group {group}: {named}{more}"
 
 
-def _matches(wanted: Filter, request: Request) -> bool:
+def _matches(wanted: Filter, request: Request, payloads: RecordPayloads | None) -> bool:
     if not wanted.needs_bodies:
         return wanted.matches(request.row)
     decoded = Decoded(request)
-    return wanted.matches(request.row, decoded.body, decoded.answer)
+    records = () if payloads is None else payloads.of(_exchange(request))
+    return wanted.matches(request.row, decoded.body, decoded.answer, records)
+
+
+def _exchange(request: Request) -> Exchange:
+    """The exchange of a request, with its messages."""
+    length = bytes(4)
+    sent = None if request.data is None else Message(length + request.data, True, request=True)
+    answer = None if request.answer is None else Message(length + request.answer, True, request=False)
+    return Exchange(dict(request.row), sent, answer)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 import pyarrow.compute as pc
@@ -18,6 +18,7 @@ import pyarrow.parquet
 
 from kwire.analyzer import api
 from kwire.analyzer.bulk.rows import Message
+from kwire.analyzer.common.errors import UsageError
 from kwire.analyzer.common.times import moment
 from kwire.analyzer.dataset.dataset import readable
 from kwire.analyzer.filter import evaluation
@@ -25,6 +26,7 @@ from kwire.analyzer.filter.values import micros
 from kwire.analyzer.frame.spill import check_cancelled
 from kwire.analyzer.messages.exchange import Exchange
 from kwire.analyzer.messages.raw_messages import masked
+from kwire.analyzer.pipeline.selection import record_payloads
 from kwire.analyzer.protocol import embedded
 from kwire.captures.errors import KwireError
 from kwire.captures.files import capture_points
@@ -34,6 +36,10 @@ from kwire.reports.view.capture_slice import exchange_slice
 from kwire.reports.view.filter_values import quoted
 from kwire.reports.view.source_captures import SIDES, SourceCaptures
 from kwire.reports.view.tables import BadRequestError, Key, Tables
+
+if TYPE_CHECKING:
+    from kwire.analyzer.messages.record_payloads import RecordPayloads
+    from kwire.analyzer.payloads.options import PayloadOptions
 
 WINDOW: Final = 2 << 20
 """Bytes of a capture that are read at a time for messages up to this size."""
@@ -85,8 +91,16 @@ class ExchangeMessages:
 class MessageReader:
     """Reads messages from the table `messages` (`stored`: the dataset has it), or from captures."""
 
-    def __init__(self, tables: Tables, captures: SourceCaptures | None, stored: bool) -> None:
+    def __init__(
+        self,
+        tables: Tables,
+        captures: SourceCaptures | None,
+        stored: bool,
+        payloads: Callable[[], PayloadOptions | None] = lambda: None,
+    ) -> None:
+        """`payloads`: says how keys and values are decoded that a filter tests."""
         self._tables = tables
+        self._payloads = payloads
         self._captures = captures
         self._stored = stored
 
@@ -219,6 +233,12 @@ class MessageReader:
 
     def matching(self, text: str, rows: np.ndarray) -> Iterator[Key]:
         """Find the exchanges among `rows` whose bodies match a filter. Raises BadRequestError."""
+        try:
+            yield from self._matching(text, rows)
+        except UsageError as failure:  # what decodes keys and values is not installed, or a registry does not answer
+            raise BadRequestError(failure.message, failure.hint) from None
+
+    def _matching(self, text: str, rows: np.ndarray) -> Iterator[Key]:
         if self._stored:
             yield from self._matching_stored(evaluation.parse(text), rows)
             return
@@ -233,6 +253,7 @@ class MessageReader:
 
     def _matching_stored(self, parsed: evaluation.Filter, rows: np.ndarray) -> Iterator[Key]:
         """Find matching exchanges with the table `messages`."""
+        payloads = record_payloads(parsed, self._payloads() if parsed.needs_payloads else None)
         waiting: dict[tuple[str, str, str, int], tuple[Key, dict[str, Message]]] = {}
         for start in range(0, len(rows), _AT_ONCE):
             check_cancelled()
@@ -253,18 +274,21 @@ class MessageReader:
                     key, messages = pending
                     messages[side] = Message(row["bytes"], row["complete"], request=side == "request")
                     if len(messages) == sum(number is not None for number in key[2:]) and self._chooses(
-                        parsed, *pending
+                        parsed, payloads, *pending
                     ):
                         yield key
 
-    def _chooses(self, parsed: evaluation.Filter, key: Key, messages: dict[str, Message]) -> bool:
+    def _chooses(
+        self, parsed: evaluation.Filter, payloads: RecordPayloads | None, key: Key, messages: dict[str, Message]
+    ) -> bool:
         number = self._tables.row_of(key)
         assert number is not None
         row = self._tables.row(number)
         for name in _TIMES:
             row[name] = None if row[name] is None else moment(row[name])
         candidate = Exchange(row, messages.get("request"), messages.get("response"), None, self._name)
-        return parsed.matches(row, candidate.request, candidate.response)
+        records = () if payloads is None else payloads.of(candidate)
+        return parsed.matches(row, candidate.request, candidate.response, records)
 
     def _exchanges(self, arguments: Sequence[str], text: str, bodies: bool) -> Iterator[Exchange]:
         assert self._captures is not None
@@ -275,6 +299,7 @@ class MessageReader:
             bodies=bodies,
             ordered=False,
             progress=lambda *_: check_cancelled(),
+            payloads=self._payloads(),
         )
 
 

@@ -18,6 +18,7 @@ from kwire.reports.view.source_captures import SourceCaptures
 from kwire.reports.view.tables import Key, Tables
 
 if TYPE_CHECKING:
+    from kwire.analyzer.payloads.options import PayloadOptions
     from kwire.analyzer.protocol.embedded import PayloadReader
     from kwire.reports.view.bodies import ExchangeMessages, MessageReader
 
@@ -35,12 +36,13 @@ class Messages:
         self,
         tables: Tables,
         captures: SourceCaptures | None,
-        payloads: Callable[[], PayloadReader | None] = lambda: None,
+        payloads: Callable[[], PayloadOptions | None] = lambda: None,
     ) -> None:
-        """`payloads`: makes what decodes keys and values, when the first message is looked at."""
+        """`payloads`: says how keys and values are decoded, when the first message is looked at."""
         self._tables = tables
         self._captures = captures
         self._payloads = functools.cache(payloads)
+        self._trees = functools.cache(self._made_trees)
         self._stored = any(entry["table"] == "messages" for entry in tables.dataset.manifest["files"])
         self._cache: OrderedDict[Key, ExchangeMessages] = OrderedDict()
         self._lock = threading.Lock()
@@ -64,7 +66,7 @@ class Messages:
                 return messages
             row = self._tables.require_row(key)
             messages = self._cache[key] = self.reader().look(key, self._tables.row(row))
-            messages.exchange.payloads = self._payloads()
+            messages.exchange.payloads = self._trees()
             while len(self._cache) > CACHED_EXCHANGES or (len(self._cache) > 1 and self._bytes() > CACHE_BYTES):
                 self._cache.popitem(last=False)
             return messages
@@ -84,7 +86,11 @@ class Messages:
         """Make a reader of messages."""
         from kwire.reports.view.bodies import MessageReader  # takes more than 0.1 s to import
 
-        return MessageReader(self._tables, self._captures, self._stored)
+        return MessageReader(self._tables, self._captures, self._stored, self._payloads)
+
+    def _made_trees(self) -> PayloadReader | None:
+        options = self._payloads()
+        return None if options is None else options.trees()
 
     def _bytes(self) -> int:
         return sum(messages.size for messages in self._cache.values())

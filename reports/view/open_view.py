@@ -45,7 +45,7 @@ from kwire.reports.view.current_view import CurrentView
 from kwire.reports.view.messages import Messages
 from kwire.reports.view.notes import Notes
 from kwire.reports.view.partial_view import PartialViews, ViewClosedError
-from kwire.reports.view.payload_reader import payload_reader
+from kwire.reports.view.payload_reader import payload_options
 from kwire.reports.view.source_captures import SourceCaptures
 from kwire.reports.view.tables import Tables
 
@@ -363,7 +363,7 @@ def _tables(
 ) -> tuple[Tables, Messages]:
     topics = {row["topic_id"]: row["topic"] for row in _topic_ids(dataset).to_pylist() if row["topic"]}
     shown = Tables(dataset, _columns(dataset, folder, topics, progress), topics)
-    messages = Messages(shown, captures, partial(payload_reader, dataset, options))
+    messages = Messages(shown, captures, partial(payload_options, dataset, options))
     if messages.available:
         shown.bodies = messages.matching
     return shown, messages

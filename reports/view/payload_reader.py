@@ -1,7 +1,7 @@
-"""Make what decodes keys and values on the page, for a dataset whose own were decoded, or as options say.
+"""Say how keys and values on the page are decoded, for a dataset whose own were decoded, or as options say.
 
-In: the dataset and the options about payloads. Out: a `PayloadReader` for trees. Rule: the packages that decode are
-loaded with the first message that is looked at.
+In: the dataset and the options about payloads. Out: `PayloadOptions`. Rule: the packages that decode are loaded with
+the first message that is looked at.
 """
 
 from __future__ import annotations
@@ -14,24 +14,22 @@ from kwire.analyzer.payloads.options import PayloadOptions, is_installed
 
 if TYPE_CHECKING:
     from kwire.analyzer.options.common import PayloadArguments
-    from kwire.analyzer.protocol.embedded import PayloadReader
 
 
-def payload_reader(dataset: StoredDataset, arguments: PayloadArguments) -> PayloadReader | None:
-    """Return what decodes keys and values: with the schemas that options name and those of the dataset; None where
-    neither decodes any. Raises UsageError."""
+def payload_options(dataset: StoredDataset, arguments: PayloadArguments) -> PayloadOptions | None:
+    """Return how keys and values are decoded: with the schemas that options name and those of the dataset; None where
+    neither decodes any."""
     options = PayloadOptions.from_arguments(arguments)
     if options is None:
         decoded = any(entry.get("schema_sources") is not None for entry in dataset.captures)
         if not decoded or not is_installed():
             return None
         options = PayloadOptions()
-    from kwire.analyzer.payloads.schemas import Schema
+    from kwire.analyzer.payloads.stored import stored_schema
 
     stored = []
     if any(entry["table"] == "schemas" for entry in dataset.manifest["files"]):
         with readable(dataset.path, "schemas"):
             rows = dataset.schemas.to_table().to_pylist()
-        names = ("schema_id", "format", "subject", "source", "text")
-        stored = [Schema(*(row[name] for name in names)) for row in rows]
-    return dataclasses.replace(options, stored=tuple(stored)).trees()
+        stored = [stored_schema(row) for row in rows]
+    return dataclasses.replace(options, stored=tuple(stored))

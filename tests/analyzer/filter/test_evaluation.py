@@ -113,7 +113,7 @@ def test_the_filter_argument_gives_the_same_exchanges() -> None:
     sample = "txn-librdkafka-4.3"
     for expression in ("topic == tx-out", "request.committed == false", "error is not null or latency > 20ms"):
         chosen = analyzer.exchanges(str(capture_files(SAMPLES / sample)[0]), filter=expression)
-        wanted = [row for row, *bodies in seen(sample) if parse(expression).matches(row, *bodies)]
+        wanted = [row for row, request, response in seen(sample) if parse(expression).matches(row, request, response)]
         assert wanted
         assert [exchange.row for exchange in chosen] == wanted
 

@@ -13,6 +13,7 @@ from typing import Any
 import fastavro
 import pytest
 
+from kwire.analyzer.payloads.avro import AvroCodec
 from kwire.analyzer.payloads.decoder import NO_HEADERS
 from kwire.analyzer.payloads.folder import SchemaFolder
 from kwire.analyzer.payloads.limits import PayloadLimits
@@ -159,3 +160,21 @@ def test_schemas_of_a_folder_refer_to_each_other(tmp_path: Path) -> None:
     assert decoded(tmp_path, b"\0\0\0\0\5\x06")[:3] == ("avro", "5", {"inner": {"x": 3}})
     assert decoded(tmp_path, b"\0\0\0\0\6\0\x0a\3\x0a\1C")[2] == {"m": {"currency": "C"}}
     assert decoded(tmp_path, b"\0\0\0\0\x0b\0\x0a\1C")[:2] == ("protobuf", "11")
+
+
+JAVA_NAMES = """{"type": "record", "name": "Order", "namespace": "n", "fields": [
+  {"name": "price", "type": {"type": "record", "name": "Money", "fields": [{"name": "cents", "type": "long"}]}},
+  {"name": "tax", "type": {"type": "n.Money"}},
+  {"name": "more", "type": ["null", {"type": "Money", "java-class": "x"}]},
+  {"name": "all", "type": {"type": "array", "items": {"type": "n.Money"}}},
+  {"name": "by", "type": {"type": "map", "values": {"type": "Money"}}},
+  {"name": "plain", "type": {"type": "string", "avro.java.string": "String"}}]}"""
+
+
+def test_a_name_may_stand_in_an_object_as_java_takes_it() -> None:
+    data = b"\x02\x04\x02\x06\x02\x08\x00\x02\x02k\x0a\x00\x02s"
+    codec = AvroCodec(JAVA_NAMES)
+    wanted = {"price": {"cents": 1}, "tax": {"cents": 2}, "more": {"cents": 3}, "all": [{"cents": 4}]}
+    wanted |= {"by": {"k": {"cents": 5}}, "plain": "s"}
+    assert json.loads(codec.decode(data)) == wanted
+    assert [node.name for node in codec.nodes(data)] == ["price", "tax", "more", "all", "by", "plain"]

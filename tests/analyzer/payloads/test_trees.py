@@ -100,4 +100,4 @@ def test_show_prints_them_below_their_record(tmp_path: Path) -> None:
     assert any(line.startswith("value: Avro, schema ") for line in shown)
     assert f"city: {case.json['address']['city']}" in shown
     assert not any("Avro" in line for line in printed("show", capture, "--tree").splitlines())
-    refused(kwire("show", capture, "--payloads"), "--payloads goes with --records and --tree")
+    refused(kwire("show", capture, "--payloads"), "--payloads goes with --records, --tree and --filter")

@@ -125,6 +125,10 @@ def test_requests_of_a_dataset_are_filtered_as_those_of_a_capture() -> None:
     selected = matching(SESSIONS, "api == Produce")
     assert {request.api_key for session in selected for request in session.requests} == {api_keys.PRODUCE}
     assert matching(SESSIONS, None) == SESSIONS
+    written = matching(SESSIONS, "value ~ ^v[0-9]$ and client_id == billing")  # of `batch`
+    assert [request.api_key for session in written for request in session.requests] == [api_keys.PRODUCE]
+    assert not any(session.requests for session in matching(SESSIONS, "value == v3"))
+    assert ports(select(clients=parse("value == v2 and client_id == billing"))) == [3]
 
 
 def test_a_member_of_a_captured_group_is_chosen_with_the_others() -> None:
