@@ -41,8 +41,8 @@ CULPRITS = 4
 @dataclass(frozen=True, slots=True)
 class Statement:
     """A statement: what was looked at, the verdict, a sentence with the numbers. `section`: where more stands.
-    `advice`: what to do; `evidence`: exchanges that show it, in words, and `commands`, which show them. `names`: who it
-    is about, and how often: of statements that the page groups."""
+    `advice`: what to do; `evidence`: exchanges that show it, in words, and `commands`, which show them, with their
+    `filters`. `names`: who it is about, and how often: of statements that the page groups."""
 
     subject: str
     verdict: Verdict
@@ -52,6 +52,7 @@ class Statement:
     evidence: tuple[str, ...] = ()
     commands: tuple[str, ...] = ()
     names: tuple[tuple[str, int], ...] = ()
+    filters: tuple[str, ...] = ()
 
 
 def statements(answers: Mapping[str, AnsweredQuestion], target: str | None) -> list[Statement]:
@@ -112,6 +113,7 @@ def _finding(row: Mapping[str, Any], several: bool) -> Statement:
     if cause := unsaid_cause(row):
         text += f" {'Because' if row['proven'] else 'Probably'}: {cause}."
     section = SECTIONS.get(row["family"], "findings")
+    filters = _filters(row)
     return Statement(
         row["code"],
         row["severity"],
@@ -119,8 +121,9 @@ def _finding(row: Mapping[str, Any], several: bool) -> Statement:
         section,
         row["advice"],
         tuple(_evidence(row)),
-        tuple(_commands(row)),
+        tuple(printable(shlex.join(["kwire", "show", row["capture"], "--filter", text])) for text in filters),
         (_named_by(row),),
+        tuple(f"capture == {_quoted(row['capture'])} and {text}" if several else text for text in filters),
     )
 
 
@@ -129,17 +132,22 @@ def _named_by(row: Mapping[str, Any]) -> tuple[str, int]:
     return printable(row["named"] or "unnamed"), row["count"] or 1
 
 
-def _commands(row: Mapping[str, Any]) -> Iterator[str]:
-    """`kwire show CAPTURE --filter '...'`: commands that print the exchanges that show a finding, each once."""
+def _filters(row: Mapping[str, Any]) -> list[str]:
+    """Filters of the exchanges of its capture that show a finding, each once."""
     filters: dict[str, None] = {}
     for which in ("first", "worst", "last"):
         connection, exchange = row[f"{which}_connection"], row[f"{which}_exchange"]
         if connection is not None:
-            quoted = connection.replace('"', '""')
-            text = f'connection == "{quoted}"' + ("" if exchange is None else f" and exchange == {exchange}")
-            filters[text] = None
-    for text in filters:
-        yield printable(shlex.join(["kwire", "show", row["capture"], "--filter", text]))
+            filters[
+                f"connection == {_quoted(connection)}" + ("" if exchange is None else f" and exchange == {exchange}")
+            ] = None
+    return list(filters)
+
+
+def _quoted(text: str) -> str:
+    """A value as a filter has it."""
+    doubled = text.replace('"', '""')
+    return f'"{doubled}"'
 
 
 def _evidence(row: Mapping[str, Any]) -> Iterator[str]:

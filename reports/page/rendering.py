@@ -286,8 +286,8 @@ def _long(span: datetime.timedelta) -> str:
 # --- HTML -------------------------------------------------------------------------------------------------------------
 
 
-def as_html(report: Report) -> str:
-    """One page that needs nothing else."""
+def as_html(report: Report, served: bool = False) -> str:
+    """One page that needs nothing else. served: `kwire view` shows it, which links in it may lead to."""
     try:
         import jinja2
     except ModuleNotFoundError:
@@ -303,6 +303,7 @@ def as_html(report: Report) -> str:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template("report.html").render(
         report=report,
+        served=served,
         title=printable(", ".join(report.sources)),
         when=_span_text(report.span) if report.span else "",
         tiles=_tiles(report),

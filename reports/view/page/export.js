@@ -12,10 +12,13 @@ import { ask, worded } from "./api.js";
 export function forms(filter, sort, bytes, failed) {
   const known = [["csv", "rows as CSV"], ["json", "rows as lines of JSON"], ["parquet", "rows as Parquet"]];
   if (bytes) known.push(["pcapng", "packets of their connections (pcapng)"]);
-  return known.map(([format, text]) => ({
-    text: text ?? "",
-    does: () => void save({ filter, sort, format: format ?? "" }).catch(failed),
-  }));
+  return [
+    ...known.map(([format, text]) => ({
+      text: text ?? "",
+      does: () => void save({ filter, sort, format: format ?? "" }).catch(failed),
+    })),
+    { text: "report on all exchanges (opens)", does: () => void open("/api/1/report", "_blank", "noopener") },
+  ];
 }
 
 /**

@@ -2,7 +2,7 @@
 
 import { grid, within } from "./api.js";
 import { Picture } from "./picture.js";
-import { counted, duration, instant, moment, told } from "./text.js";
+import { counted, duration, instant, marks, moment, told } from "./text.js";
 
 const BUSY_MS = 150;
 const LEFT = 62;
@@ -291,34 +291,37 @@ export class Heat extends Picture {
   axis({ context, width, height, colour }, places) {
     const { grid: shown } = this;
     if (!shown) return;
-    const y = height - AXIS / 2 + 1, wide = context.measureText(told(shown.first, this.begin)).width + 14;
-    let free = LEFT;
+    const y = height - AXIS / 2 + 1, { wide } = this.measures();
+    /** Pixels that have text. @type {[number, number][]} */
+    const used = [];
+    const free = (/** @type {number} */ from, /** @type {number} */ to) => !used.some(([left, right]) => from < right + 8 && to > left - 8);
     context.strokeStyle = colour("--line");
     context.fillStyle = colour("--quiet");
-    this.slots.forEach(({ column, pause }, at) => {
-      const x = places[at] ?? 0;
-      if (pause) { // the times beside it do not follow each other
-        const middle = x + FOLD / 2, text = `… ${duration(pause * shown.step)} …`, half = context.measureText(text).width / 2;
-        context.setLineDash([2, 3]);
-        context.beginPath();
-        context.moveTo(middle, 0);
-        context.lineTo(middle, height - AXIS);
-        context.stroke();
-        context.setLineDash([]);
-        if (middle - half < free) return;
-        context.textAlign = "center";
-        context.fillText(text, Math.min(middle, width - half), y);
-        free = middle + half + 10;
-        return;
-      }
-      const pauses = this.slots.findIndex((one, next) => next > at && one.pause);
-      const room = pauses < 0 ? width : (places[pauses] ?? 0) + FOLD / 2 - 55;
-      if (x < free || x + wide > room) return;
-      context.textAlign = "left";
-      context.fillText(told(shown.first + column * shown.step, this.begin), x, y);
-      context.fillRect(x, height - AXIS, 1, 3);
-      free = x + Math.max(wide, 150);
+    this.slots.forEach(({ pause }, at) => {
+      if (!pause) return; // the times beside it do not follow each other
+      const middle = (places[at] ?? 0) + FOLD / 2, text = `… ${duration(pause * shown.step)} …`, half = context.measureText(text).width / 2;
+      context.setLineDash([2, 3]);
+      context.beginPath();
+      context.moveTo(middle, 0);
+      context.lineTo(middle, height - AXIS);
+      context.stroke();
+      context.setLineDash([]);
+      const centre = Math.min(middle, width - half);
+      if (!free(centre - half, centre + half)) return;
+      context.textAlign = "center";
+      context.fillText(text, centre, y);
+      used.push([centre - half, centre + half]);
     });
+    context.textAlign = "left";
+    for (const [time, text] of marks(shown.first, shown.first + shown.columns * shown.step - 1, shown.columns * wide, this.begin)) {
+      const at = this.slot(Math.floor((time - shown.first) / shown.step)), slot = this.slots[at];
+      if (!slot || slot.pause) continue;
+      const x = (places[at] ?? 0) + (wide * ((time - shown.first) % shown.step)) / shown.step, end = x + context.measureText(text).width;
+      context.fillRect(x, height - AXIS, 1, 3);
+      if (end > width || !free(x, end)) continue;
+      context.fillText(text, x, y);
+      used.push([x, end]);
+    }
   }
 
   /** What is pointed at, in words. */

@@ -10,6 +10,12 @@ import { moved } from "./rows.js";
 import { counted, duration, instant, printable, told } from "./text.js";
 
 const TOP = 48;
+const UPRIGHT = 118;
+/** Pixels above the lines, and where names stand upright because they have no room beside each other. */
+
+const LETTERS = 8;
+/** Fewer are no name. */
+
 const LEFT = 118;
 const FOLD_US = 50_000;
 /** A pause that is told as such. */
@@ -94,7 +100,7 @@ export class Ladder extends Picture {
     this.start = Math.max(0, start);
     await this.asking(async (signal) => {
       if (start < 0) {
-        const rows = Math.max(20, Math.floor((this.canvas.clientHeight - TOP) / BAND));
+        const rows = Math.max(20, Math.floor((this.canvas.clientHeight - this.top) / BAND));
         const bands = /** @type {Bands} */ (await ask("ladder", { filter, bands: rows }, signal));
         if (bands.total > ARROWS) {
           this.bands = bands;
@@ -114,6 +120,16 @@ export class Ladder extends Picture {
     });
   }
 
+  /** Letters that there are for a name. */
+  get room() {
+    return Math.max(2, Math.floor((this.canvas.clientWidth - LEFT) / Math.max(1, (this.bands ?? this.steps)?.actors.length ?? 1) / 7));
+  }
+
+  /** Pixels above the lines. */
+  get top() {
+    return this.room < LETTERS ? UPRIGHT : TOP;
+  }
+
   /** @param {number} index */
   x(index) {
     return middle(index, (this.bands ?? this.steps)?.actors.length || 1, this.canvas.clientWidth);
@@ -121,7 +137,7 @@ export class Ladder extends Picture {
 
   /** @param {number} scroll */
   move(scroll) {
-    this.scroll = Math.min(Math.max(0, scroll), Math.max(0, this.picture.height + TOP - this.canvas.clientHeight));
+    this.scroll = Math.min(Math.max(0, scroll), Math.max(0, this.picture.height + this.top - this.canvas.clientHeight));
     this.draw();
   }
 
@@ -131,14 +147,16 @@ export class Ladder extends Picture {
     if (this.bands) return this.dense(this.bands, surface);
     if (!steps) return;
     const { context, width: clientWidth, height: clientHeight, colour } = surface;
-    const { at, folds } = this.picture, y = (/** @type {number} */ time) => TOP + (at.get(time) ?? 0) - this.scroll;
+    const { at, folds } = this.picture, y = (/** @type {number} */ time) => this.top + (at.get(time) ?? 0) - this.scroll;
     context.strokeStyle = colour("--line");
-    steps.actors.forEach((_, index) => line(context, this.x(index), TOP - 6, this.x(index), clientHeight));
-    this.band(context, colour);
+    steps.actors.forEach((_, index) => line(context, this.x(index), this.top - 6, this.x(index), clientHeight));
+    const leads = this.band(context, colour);
+    /** Where names of APIs stand: left, right, middle. @type {[number, number, number][]} */
+    const labels = [];
     context.textAlign = "right";
     for (const [place, pause] of folds) {
-      const here = TOP + place - this.scroll;
-      if (here < TOP || here > clientHeight) continue;
+      const here = this.top + place - this.scroll;
+      if (here < this.top || here > clientHeight) continue;
       context.fillStyle = colour("--quiet");
       context.fillText(`… ${duration(pause)} …`, LEFT - 6, here);
       context.setLineDash([2, 4]);
@@ -148,7 +166,7 @@ export class Ladder extends Picture {
     let above = -Infinity;
     steps.arrows.forEach(([from, to, asked, answered, api, error], index) => {
       const first = asked ?? answered, last = answered ?? asked;
-      if (first === null || last === null || y(last) < TOP || y(first) > clientHeight) return;
+      if (first === null || last === null || y(last) < this.top || y(first) > clientHeight) return;
       const chosen = index === this.index;
       context.strokeStyle = context.fillStyle = colour(error ? "--bad" : chosen ? "--mark" : "--broker");
       context.lineWidth = chosen ? 2.5 : 1;
@@ -161,16 +179,27 @@ export class Ladder extends Picture {
         context.setLineDash([]);
       }
       context.lineWidth = 1;
-      if (y(first) - above >= 12 && y(first) >= TOP) {
+      if (y(first) - above >= 12 && y(first) >= this.top) {
         above = y(first);
         context.fillStyle = colour("--quiet");
         context.textAlign = "right";
         context.fillText(instant(first, this.begin), LEFT - 6, y(first));
         context.fillStyle = colour(error ? "--bad" : "--ink");
-        context.textAlign = right > left ? "left" : "right";
-        context.fillText(api + (error ? ` (${error})` : "") + (answered === null ? " …" : ""), left + (right > left ? 6 : -6), y(first) - 6);
+        context.textAlign = "left";
+        const text = api + (error ? ` (${error})` : "") + (answered === null ? " …" : ""), wide = context.measureText(text).width;
+        const from = right > left ? left + 6 : Math.max(LEFT, left - 6 - wide);
+        context.fillText(text, from, y(first) - 6);
+        labels.push([from, from + wide, y(first) - 6]);
       }
     });
+    context.fillStyle = colour("--quiet");
+    context.textAlign = "left";
+    for (const [text, left, from, to] of leads) {
+      const right = left + context.measureText(text).width;
+      let at = from;
+      while (at < to && labels.some(([begin, end, middle]) => left < end && right > begin && Math.abs(middle - at) < 12)) at += 4;
+      if (at < to) context.fillText(text, left, at);
+    }
     this.heads(steps.actors, surface);
     const row = steps.arrows[this.index];
     this.told.textContent = row
@@ -186,11 +215,19 @@ export class Ladder extends Picture {
    */
   heads(actors, { context, width, colour }) {
     context.fillStyle = colour("--raised");
-    context.fillRect(0, 0, width, TOP - 8);
+    context.fillRect(0, 0, width, this.top - 8);
     context.fillStyle = colour("--ink");
     context.textAlign = "center";
-    const room = Math.max(2, Math.floor((width - LEFT) / actors.length / 7));
-    actors.forEach((name, index) => named(name).forEach((text, at, lines) => context.fillText(shortened(text, room), this.x(index), lines.length > 1 ? 12 + 15 * at : 19)));
+    const { room } = this;
+    heads(actors).forEach((lines, index) => {
+      if (room >= LETTERS) return lines.forEach((text, at) => context.fillText(shortened(text, room), this.x(index), lines.length > 1 ? 12 + 15 * at : 19));
+      context.save();
+      context.translate(this.x(index), this.top - 14);
+      context.rotate(-Math.PI / 2);
+      context.textAlign = "left";
+      context.fillText(shortened(lines[0] ?? "", Math.floor((this.top - 14) / 7)), 0, 0);
+      context.restore();
+    });
   }
 
   /**
@@ -200,7 +237,7 @@ export class Ladder extends Picture {
   pointed(event) {
     const place = this.canvas.getBoundingClientRect(), actors = (this.bands ?? this.steps)?.actors ?? [];
     const at = Math.floor(((event.clientX - place.left - LEFT) / (place.width - LEFT)) * actors.length);
-    this.canvas.title = event.clientY - place.top < TOP - 8 ? printable(actors[at] ?? "") : "";
+    this.canvas.title = event.clientY - place.top < this.top - 8 ? printable(actors[at] ?? "") : "";
   }
 
   /**
@@ -209,12 +246,12 @@ export class Ladder extends Picture {
    * @param {import("./picture.js").Surface} surface
    */
   dense(bands, surface) {
-    const { context, width, height, colour } = surface, tall = (height - TOP) / Math.max(1, bands.rows);
+    const { context, width, height, colour } = surface, tall = (height - this.top) / Math.max(1, bands.rows);
     context.strokeStyle = colour("--line");
-    bands.actors.forEach((_, index) => line(context, this.x(index), TOP - 6, this.x(index), height));
+    bands.actors.forEach((_, index) => line(context, this.x(index), this.top - 6, this.x(index), height));
     const most = Math.max(1, ...bands.cells.map(([, , , count]) => count));
     for (const [from, to, row, count, errors] of bands.cells) {
-      const y = TOP + row * tall, left = this.x(from), right = this.x(to);
+      const y = this.top + row * tall, left = this.x(from), right = this.x(to);
       context.globalAlpha = strength(count, most);
       context.fillStyle = colour("--broker");
       context.fillRect(left, y, right - left, Math.max(1, tall - 1));
@@ -228,11 +265,11 @@ export class Ladder extends Picture {
     context.textAlign = "right";
     for (let tick = 0; tick <= 8; tick++) {
       const row = Math.floor((bands.rows * tick) / 8);
-      context.fillText(told(bands.first + row * bands.step, this.begin), LEFT - 6, Math.min(TOP + row * tall + 6, height - 6));
+      context.fillText(told(bands.first + row * bands.step, this.begin), LEFT - 6, Math.min(this.top + row * tall + 6, height - 6));
     }
     if (this.index >= 0) {
       context.strokeStyle = colour("--mark");
-      context.strokeRect(LEFT, TOP + this.index * tall - 0.5, width - LEFT - 4, tall + 1);
+      context.strokeRect(LEFT, this.top + this.index * tall - 0.5, width - LEFT - 4, tall + 1);
     }
     this.heads(bands.actors, surface);
     const mine = bands.cells.filter(([, , row]) => row === this.index), from = bands.first + this.index * bands.step;
@@ -255,11 +292,14 @@ export class Ladder extends Picture {
    * Who leads the partition that most is said of.
    * @param {CanvasRenderingContext2D} context
    * @param {(name: string) => string} colour
+   * @returns {[string, number, number, number][]} what is to be said, from the left, and from where to where downwards
    */
   band(context, colour) {
     const { steps } = this;
     const first = steps?.leaders[0];
-    if (!steps || !first) return;
+    /** @type {[string, number, number, number][]} */
+    const said = [];
+    if (!steps || !first) return said;
     const mine = steps.leaders.filter((one) => one.topic === first.topic && one.partition === first.partition);
     const times = [...this.picture.at.entries()];
     mine.forEach((one, index) => {
@@ -270,21 +310,20 @@ export class Ladder extends Picture {
       const to = next ? times.find(([time]) => time >= next.time)?.[1] ?? this.picture.height : this.picture.height;
       context.fillStyle = colour("--on");
       context.globalAlpha = 0.5;
-      context.fillRect(this.x(actor) - 7, Math.max(TOP, TOP + from - this.scroll), 14, to - from);
+      context.fillRect(this.x(actor) - 7, Math.max(this.top, this.top + from - this.scroll), 14, to - from);
       context.globalAlpha = 1;
-      context.fillStyle = colour("--quiet");
-      context.textAlign = "left";
-      const y = TOP + from - this.scroll + 8;
-      if (y > TOP) context.fillText(`leads ${printable(one.topic)}-${one.partition}${one.epoch === null ? "" : `, epoch ${one.epoch}`}`, this.x(actor) + 10, y);
+      const y = this.top + from - this.scroll + 8;
+      if (y > this.top) said.push([`leads ${printable(one.topic)}-${one.partition}${one.epoch === null ? "" : `, epoch ${one.epoch}`}`, this.x(actor) + 10, y, Math.min(this.top + to - this.scroll, this.canvas.clientHeight)]);
     });
+    return said;
   }
 
   /** @param {MouseEvent} event */
   clicked(event) {
     const { steps, bands } = this, place = this.canvas.getBoundingClientRect();
-    if (bands) return this.enter(Math.floor(((event.clientY - place.top - TOP) / (place.height - TOP)) * bands.rows));
+    if (bands) return this.enter(Math.floor(((event.clientY - place.top - this.top) / (place.height - this.top)) * bands.rows));
     if (!steps) return;
-    const wanted = event.clientY - place.top - TOP + this.scroll, x = event.clientX - place.left;
+    const wanted = event.clientY - place.top - this.top + this.scroll, x = event.clientX - place.left;
     let best = -1, nearest = 12;
     steps.arrows.forEach(([from, to, asked, answered], index) => {
       if (x < Math.min(this.x(from), this.x(to)) - 8 || x > Math.max(this.x(from), this.x(to)) + 8) return;
@@ -305,7 +344,7 @@ export class Ladder extends Picture {
     const row = this.steps?.arrows[index];
     if (!row) return;
     this.index = index;
-    const y = this.picture.at.get(row[2] ?? row[3] ?? 0) ?? 0, room = this.canvas.clientHeight - TOP;
+    const y = this.picture.at.get(row[2] ?? row[3] ?? 0) ?? 0, room = this.canvas.clientHeight - this.top;
     if (y < this.scroll + 20 || y > this.scroll + room - 30) this.move(y - room / 3);
     else this.draw();
     this.to.chosen(this.steps?.keys[index] ?? "");
@@ -366,12 +405,27 @@ export function named(actor) {
 }
 
 /**
+ * What stands above each line: the address only where clients have different ones, or several the same id.
+ * @param {readonly string[]} actors
+ * @returns {string[][]} lines
+ */
+export function heads(actors) {
+  const lines = actors.map(named), clients = lines.filter((one) => one.length > 1);
+  const distinct = (/** @type {number} */ at) => new Set(clients.map((one) => one[at])).size;
+  return clients.length > 1 && distinct(1) === 1 && distinct(0) === clients.length ? lines.map(([name]) => [name ?? ""]) : lines;
+}
+
+/**
+ * A name in so many letters: its beginning and its end, for members of a group differ there.
  * @param {string} text
  * @param {number} room characters
+ * @returns {string}
  */
-function shortened(text, room) {
+export function shortened(text, room) {
+  if (text.length <= room) return text;
   if (room < 4) return text.slice(0, room);
-  return text.length <= room ? text : `${text.slice(0, room - 1)}…`;
+  const end = Math.floor((room - 1) / 2);
+  return `${text.slice(0, room - 1 - end)}…${text.slice(-end)}`;
 }
 
 /**

@@ -6,6 +6,9 @@ import { counted, duration, instant, printable, size } from "./text.js";
 
 const BLOCK = 100;
 const HEIGHT = 22;
+const WAITING_MS = 300;
+/** Who waits longer for a list is told so. */
+
 
 /** @type {ListColumn} */
 const NOTHING = { name: "", sort: "", filter: "", only: "", question: "" };
@@ -124,7 +127,8 @@ export class Lists {
     this.stop.abort();
     this.stop = new AbortController();
     this.wanted = asked;
-    const stays = JSON.stringify(asked) === JSON.stringify(this.asked);
+    const stays = JSON.stringify(asked) === JSON.stringify(this.asked), named = ROWS[asked.name] ?? asked.name;
+    const waiting = stays ? 0 : setTimeout(() => this.to.counted(`reading ${named} …`), WAITING_MS);
     try {
       const found = await ask("table", { ...asked, count: BLOCK }, this.stop.signal);
       this.asked = asked;
@@ -139,7 +143,7 @@ export class Lists {
         this.index = this.due = -1;
         this.rows.position = 0;
       }
-      if (!stays || found.total !== this.rows.count) this.to.counted(`${counted(found.total)}${found.more ? ", and more" : ""} ${ROWS[asked.name] ?? asked.name}`);
+      if (!stays || found.total !== this.rows.count) this.to.counted(`${counted(found.total)}${found.more ? ", and more" : ""} ${named}`);
       this.to.answering(found.question ?? "");
       this.rows.resize(found.total);
     } catch (failure) {
@@ -147,6 +151,8 @@ export class Lists {
       if (asked.name !== this.asked.name || asked.question !== this.asked.question) this.empty();
       this.wanted = this.asked;
       this.to.failed(failure);
+    } finally {
+      clearTimeout(waiting);
     }
   }
 

@@ -107,6 +107,33 @@ export function told(micros, start) {
   return `${instant(micros, start)} ${clock.utc ? "UTC" : "s"}`;
 }
 
+const SECOND = 1e6;
+const ROUND = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400];
+/** Seconds between marks of an axis. */
+
+/**
+ * Round moments of an axis, with what stands beside them.
+ * @param {number} first microseconds since 1970
+ * @param {number} last
+ * @param {number} width pixels from the first to the last
+ * @param {number} start of the capture
+ * @returns {[number, string][]} `2.5 s`, or `12:04:30 UTC`
+ */
+export function marks(first, last, width, start) {
+  const least = ((last - first) * (clock.utc ? 110 : 75)) / width;
+  let step = 1;
+  if (least > SECOND) step = SECOND * (ROUND.find((seconds) => seconds * SECOND >= least) ?? 86_400 * Math.ceil(least / SECOND / 86_400));
+  else while (step < least) step *= String(step).startsWith("2") ? 2.5 : 2;
+  const origin = clock.utc ? 0 : start, decimals = step >= SECOND ? 0 : 6 - Math.floor(Math.log10(step));
+  /** @type {[number, string][]} */
+  const found = [];
+  for (let at = origin + Math.ceil((first - origin) / step) * step; at <= last; at += step) {
+    const text = instant(at, start), cut = text.slice(0, text.length - (decimals ? 6 - decimals : 7));
+    found.push([at, `${cut} ${clock.utc ? "UTC" : "s"}`]);
+  }
+  return found;
+}
+
 /**
  * @param {number} count
  * @returns {string} `1,234`

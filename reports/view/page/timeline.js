@@ -2,7 +2,7 @@
 
 import { ask } from "./api.js";
 import { Picture } from "./picture.js";
-import { counted, duration, keyOf, printable, told } from "./text.js";
+import { counted, duration, keyOf, marks, printable, told } from "./text.js";
 
 const WIDEST = 250;
 /** Pixels for names, at most. */
@@ -63,6 +63,18 @@ export function shortened(name, most) {
   return end.length + 2 > most ? `${name.slice(0, most - 1)}…` : `${name.slice(0, most - 1 - end.length)}…${end}`;
 }
 
+/**
+ * Names of connections without the addresses that all of them have, as `:38686-:9092#1`.
+ * @param {readonly string[]} names
+ * @returns {readonly string[]}
+ */
+export function brief(names) {
+  const parts = names.map((name) => /^(.*)(:\d+)-(.*)(:\d+#\d+)$/.exec(name) ?? []);
+  if (names.length < 2 || parts.some((one) => !one.length)) return names;
+  const [client, broker] = [1, 3].map((at) => parts.every((one) => one[at] === parts[0]?.[at]));
+  return parts.map(([, from, port, to, end]) => `${client ? "" : from}${port}-${broker ? "" : to}${end}`);
+}
+
 export class Timeline extends Picture {
   /**
    * @param {HTMLCanvasElement} canvas
@@ -115,7 +127,7 @@ export class Timeline extends Picture {
 
   /** Pixels for names: on a phone they leave room for what they name. */
   get left() {
-    return Math.min(WIDEST, Math.round(this.canvas.clientWidth * 0.36));
+    return Math.min(WIDEST, Math.round(this.canvas.clientWidth * 0.4));
   }
 
   /** Tracks of what groups and transactions did come first. */
@@ -166,10 +178,11 @@ export class Timeline extends Picture {
       }
     }
     lanes.forEach((name, row) => this.label(context, colour, name, "", y(row), false));
+    const names = drawn.by === "connection" ? brief(drawn.tracks.map((track) => track.name)) : drawn.tracks.map((track) => track.name);
     drawn.tracks.forEach((track, index) => {
       const row = y(lanes.length + index);
       if (row < TOP - TALL || row > clientHeight) return;
-      this.label(context, colour, track.name, ` (${counted(track.exchanges)})`, row, index === this.track);
+      this.label(context, colour, names[index] ?? "", ` (${counted(track.exchanges)})`, row, index === this.track);
       const left = (/** @type {number} */ at) => this.left + (room * (track.column[at] ?? 0)) / drawn.columns;
       const wide = (/** @type {number} */ at) => Math.max(1.5, (room * (track.lasting[at] ?? 0)) / span);
       for (const bad of [false, true]) { // errors last: they are seen
@@ -189,10 +202,10 @@ export class Timeline extends Picture {
     });
     context.restore();
     context.fillStyle = colour("--quiet");
-    const ticks = Math.max(1, Math.min(5, Math.floor(room / 160))); // the last one ends where the others begin
-    for (let tick = 0; tick <= ticks; tick++) {
-      context.textAlign = tick === ticks ? "right" : "left";
-      context.fillText(told(Math.round(drawn.first + (span * tick) / ticks), this.begin), this.left + (room * tick) / ticks, 10);
+    context.textAlign = "left";
+    for (const [time, text] of marks(drawn.first, drawn.first + span, room, this.begin)) {
+      context.fillRect(x(time), TOP - 4, 1, 4);
+      if (x(time) + context.measureText(text).width <= clientWidth) context.fillText(text, x(time), 10);
     }
     this.say();
   }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,10 @@ from kwire.reports.page import rendering
 from kwire.reports.page.report import make
 from tests.reports.view.browsing import CONTRAST, launched
 from tests.shared import SAMPLES
+
+OVERLAPS = """[...document.querySelectorAll('.lane.axis .line span')].filter(one => one.offsetWidth)
+    .map(one => one.getBoundingClientRect()).filter((one, at, all) => at && all[at - 1].right > one.left)"""
+"""Script: the times below events that stand on the one before."""
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +47,11 @@ def test_a_report_fits_and_is_readable(chromium: Any, page: Path, tmp_path: Path
     shown.goto(page.as_uri())
     shown.locator(".u-legend .u-value").first.wait_for()
     shown.wait_for_timeout(100)
-    shown.screenshot(path=tmp_path / "report.png", full_page=True)
+    folder = Path(os.environ.get("KWIRE_SCREENSHOTS", tmp_path))
+    shown.screenshot(path=folder / f"report-{width}-{scheme}.png", full_page=True)
     assert shown.evaluate("document.documentElement.scrollWidth") <= width
     assert shown.evaluate(CONTRAST) == []
+    assert shown.evaluate(OVERLAPS) == []
     values = shown.locator("#chart-latency .u-value, #latency .u-value").all_inner_texts()
     assert values
     assert all(value not in ("", "–", "--") for value in values)

@@ -8,6 +8,7 @@ Proves: reports/view/page (detail.js, lists.js, tabs.js)
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -260,20 +261,49 @@ def test_records_lead_to_their_bytes_and_follow_the_filter(look: Look) -> None:
         opened.wait("document.activeElement.id === 'response'")
 
 
+VIEWS = ("exchanges", "records", "frames", "connections", "clients", "groups", "rebalances", "transactions")
+MORE_VIEWS = (*VIEWS, "journeys", "questions", "ladder", "timeline")
+PANELS = ("details", "latencies", "findings", "counts", "columns", "colours", "keys")
+
+
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (1440, "dark"), (390, "light"), (390, "dark")])
 def test_every_view_fits_and_is_readable(look: Look, tmp_path: Path, width: int, scheme: str) -> None:
-    with look("beside=", width=width, scheme=scheme) as opened:
+    """Screenshots of each: in the test's folder, or in that of KWIRE_SCREENSHOTS."""
+    folder = Path(os.environ.get("KWIRE_SCREENSHOTS", tmp_path))
+    with look("beside=&above=none", width=width, scheme=scheme) as opened:
         page = opened.page
-        for name in ("exchanges", "records", "connections", "ladder", "timeline"):
-            page.get_by_role("tab", name=name).click()
+        assert page.get_by_role("tab").all_inner_texts() == list(MORE_VIEWS)
+
+        def fits(name: str) -> None:
             page.wait_for_load_state("networkidle")
             opened.drawn()
-            page.screenshot(path=tmp_path / f"{name}.png")
+            page.screenshot(path=folder / f"view-{name}-{width}-{scheme}.png")
             assert page.evaluate("document.documentElement.scrollWidth") <= width, name
             assert page.evaluate(CONTRAST) == [], name
-            assert page.evaluate(
-                "[...document.querySelectorAll('#listing, #tabs')].every(one => one.offsetHeight > 20)"
-            )
+            if name not in ("findings", "counts"):  # which a phone shows in the list's place
+                assert page.evaluate(
+                    "[...document.querySelectorAll('#listing, #tabs')].every(one => one.offsetHeight > 20)"
+                ), name
+
+        for name in MORE_VIEWS:
+            page.get_by_role("tab", name=name, exact=True).click()
+            fits(name)
+        page.get_by_role("tab", name="exchanges", exact=True).click()
+        for name in PANELS:
+            if name == "details":
+                page.locator("#list .row").first.click()
+                page.locator("#request .row", has_text="clientId").wait_for()
+            else:
+                page.locator("#bar").get_by_role("button", name=name, exact=True).click()
+            if name == "findings":
+                page.locator("#findings article").first.wait_for()
+            if name == "counts":
+                page.locator("#counts table").first.wait_for()
+            fits(name)
+            if name in ("details", "columns", "colours", "keys"):
+                page.keyboard.press("Escape")
+            else:
+                page.locator("#bar").get_by_role("button", name=name, exact=True).click()
 
 
 CUT = """(places) => places.filter(one => {

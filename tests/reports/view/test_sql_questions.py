@@ -121,6 +121,7 @@ def test_no_answer_is_a_line_with_a_hint(questions: Asking, monkeypatch: pytest.
     assert broken["message"].startswith("broken cannot be answered here: ")
     assert "\n" not in broken["message"]
     assert "kwire sql DATASET" in broken["hint"]
+    assert questions.refused("report")["message"].startswith("the report cannot be answered here: ")  # it has them all
     for unknown in ("", "exchanges", "SELECT 1", "busy_clients; DROP TABLE exchanges"):
         assert "unknown" in questions.refused("table", name="answer", question=unknown)["message"]
     fresh = replace(questions.view, questions=None, growing=True)  # type: ignore[arg-type]

@@ -1,9 +1,9 @@
 // Time on a ladder and a timeline. Run by tests/reports/view/test_scripts.py.
 import assert from "node:assert/strict";
 import test from "node:test";
-import { folded, middle, named } from "../../../../reports/view/page/ladder.js";
+import { folded, heads, middle, named, shortened as headed } from "../../../../reports/view/page/ladder.js";
 import { shown } from "../../../../reports/view/page/lists.js";
-import { following, shortened, zoomed } from "../../../../reports/view/page/timeline.js";
+import { brief, following, shortened, zoomed } from "../../../../reports/view/page/timeline.js";
 
 test("what lies close is drawn close, a long pause takes a line", () => {
   const { at, height, folds } = folded([0, 0, 10, 1000, 90_000_000, 90_000_010]);
@@ -25,6 +25,26 @@ test("a client has its id and its address above its line", () => {
   assert.deepEqual(named("client 10.0.0.1"), ["10.0.0.1"]);
   assert.deepEqual(named("broker 3"), ["broker 3"]);
   assert.deepEqual(named("client others"), ["others"]);
+});
+
+test("an address stands above a line only where it tells clients apart", () => {
+  assert.deepEqual(heads(["client 10.0.0.1 a", "broker 1", "client 10.0.0.1 b"]), [["a"], ["broker 1"], ["b"]]);
+  assert.deepEqual(heads(["client 10.0.0.1 a", "client 10.0.0.2 b"]), [["a", "10.0.0.1"], ["b", "10.0.0.2"]]);
+  assert.deepEqual(heads(["client 10.0.0.1 a", "broker 1"]), [["a", "10.0.0.1"], ["broker 1"]]);
+});
+
+test("members of a group stay apart where there is little room", () => {
+  assert.equal(headed("orders-member-1", 6), "ord…-1");
+  assert.equal(headed("orders-member-1", 3), "ord");
+  assert.equal(headed("member-1", 8), "member-1");
+});
+
+test("connections are told without the addresses that all have", () => {
+  const one = "127.0.0.1:38686-127.0.0.1:9092#1", two = "127.0.0.1:38690-127.0.0.1:9093#2", far = "[::1]:5-127.0.0.1:9092#1";
+  assert.deepEqual(brief([one, two]), [":38686-:9092#1", ":38690-:9093#2"]);
+  assert.deepEqual(brief([one, far]), ["127.0.0.1:38686-:9092#1", "[::1]:5-:9092#1"]);
+  assert.deepEqual(brief([one]), [one]);
+  assert.deepEqual(brief([one, "somebody"]), [one, "somebody"]);
 });
 
 test("a name that has no room keeps its broker's port", () => {

@@ -1,7 +1,7 @@
 // Values as text, and as words of a filter and of a shell. Run by tests/reports/view/test_scripts.py.
 import assert from "node:assert/strict";
 import test from "node:test";
-import { clock, command, counted, duration, instant, joined, keyOf, moment, printable, quoted, since, size, told } from "../../../../reports/view/page/text.js";
+import { clock, command, counted, duration, instant, joined, keyOf, marks, moment, printable, quoted, since, size, told } from "../../../../reports/view/page/text.js";
 
 test("what is not printable is escaped, what is stays", () => {
   assert.equal(printable("orders-é-日本 x"), "orders-é-日本 x");
@@ -53,6 +53,20 @@ test("a moment has one name at a time: since the capture began, or in UTC", () =
     assert.equal(instant(start + 500_000, start), "23:59:59.500000");
     assert.equal(instant(start + 1_500_000, start), "2026-01-03 00:00:00.500000");
     assert.equal(told(start, start), "23:59:59.000000 UTC");
+  } finally {
+    clock.utc = false;
+  }
+});
+
+test("an axis has round moments, as the page's clock has them", () => {
+  const start = Date.UTC(2026, 0, 2, 12, 0, 3) * 1000 + 250_000;
+  assert.deepEqual(marks(start + 1_471, start + 2_100_000, 200, start).map(([, text]) => text), ["1 s", "2 s"]);
+  assert.deepEqual(marks(start, start + 500_000, 600, start).map(([, text]) => text), ["0.0 s", "0.1 s", "0.2 s", "0.3 s", "0.4 s", "0.5 s"]);
+  assert.deepEqual(marks(start, start + 3, 300, start).map(([at, text]) => [at - start, text]), [0, 1, 2, 3].map((at) => [at, `0.00000${at} s`]));
+  assert.deepEqual(marks(start, start + 40 * 86_400e6, 350, start).length, 5);
+  clock.utc = true;
+  try {
+    assert.deepEqual(marks(start, start + 60_000_000, 300, start).map(([, text]) => text), ["12:00:30 UTC", "12:01:00 UTC"]);
   } finally {
     clock.utc = false;
   }
