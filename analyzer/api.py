@@ -10,6 +10,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import datetime
+import itertools
 import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -38,7 +39,7 @@ from kwire.analyzer.messages.exchange import Exchange
 from kwire.analyzer.messages.raw_messages import HeldMessages
 from kwire.analyzer.payloads.options import PayloadOptions, of_point
 from kwire.analyzer.pipeline.drive import Sink, drive
-from kwire.analyzer.pipeline.exchange_order import AsTheyEnd, InRequestOrder, Messages, PackedExchanges
+from kwire.analyzer.pipeline.exchange_order import AsTheyEnd, ExchangeBlock, InRequestOrder, Messages, PackedExchanges
 from kwire.analyzer.pipeline.points import (
     BATCHES,
     WITHOUT,
@@ -305,6 +306,47 @@ def decoded(
         yield from one_by_one.exchanges(ordered, progress)
 
 
+class Block(NamedTuple):
+    """Some exchanges in order, as columns, and of which capture point.
+
+    columns        their rows and messages
+    make           an exchange of a row and its messages
+    capture_start  the time of the capture's first packet
+    """
+
+    columns: ExchangeBlock
+    make: Callable[[dict[str, Any], Messages], Exchange]
+    capture_start: datetime.datetime | None
+
+    def exchanges(self) -> Iterator[Exchange]:
+        """Yield the exchanges as objects."""
+        return self.columns.exchanges(self.make)
+
+    def head(self, count: int) -> Block:
+        """The first exchanges, at most so many."""
+        return self if count >= len(self.columns) else self._replace(columns=self.columns.take(np.arange(count)))
+
+
+def decoded_blocks(
+    captures: Captures,
+    how: ReadOptions,
+    *,
+    columns: Collection[str],
+    partition_columns: Collection[str],
+    filter: Any = None,
+    bodies: Collection[int] = (),
+    notes: list[str] | None = None,
+    stdin: BinaryIO | None = None,
+) -> Iterator[Block]:
+    """`decoded`, some thousand exchanges at a time, and with some columns alone, for callers that read columns.
+
+    `columns`: of `exchanges`; `partition_columns`: of `partitions`."""
+    for one_by_one in _points(captures, how, parsed(filter), frozenset(bodies), notes, stdin):
+        one_by_one.partitions = True
+        one_by_one.columns = columns, partition_columns
+        yield from one_by_one.blocks(None, None)
+
+
 class RawExchange(NamedTuple):
     """An exchange as it was captured: its row of the table `exchanges`, and its messages where they are at hand."""
 
@@ -373,8 +415,13 @@ _Keyed = tuple[int, int, Any]
 
 
 class _PointExchanges:
-    """The exchanges of one capture point; `passed`: how many a filter let through so far, of how many; `partitions`:
-    whether exchanges are to have theirs; `look`: as of `light`."""
+    """The exchanges of one capture point.
+
+    passed      how many a filter let through so far, of how many
+    partitions  whether exchanges are to have theirs
+    columns     those of `exchanges` and of `partitions` that are read; None: all
+    look        as of `light`
+    """
 
     def __init__(self, engine: Engine, point: CapturePoint, wanted: Any, messages: HeldMessages) -> None:
         self._engine = engine
@@ -382,6 +429,7 @@ class _PointExchanges:
         self._wanted = wanted
         self._messages = messages
         self.partitions = False
+        self.columns: tuple[Collection[str] | None, Collection[str] | None] = (None, None)
         self.look: ChooseExchanges | None = None
         self.passed = (0, 0)
         self._latency = Latency()
@@ -410,8 +458,13 @@ class _PointExchanges:
 
     def exchanges(self, ordered: bool | None, progress: Progress | None) -> Iterator[Exchange]:
         """Exchanges with dicts for rows."""
+        return itertools.chain.from_iterable(block.exchanges() for block in self.blocks(ordered, progress))
+
+    def blocks(self, ordered: bool | None, progress: Progress | None) -> Iterator[Block]:
+        """Exchanges some thousand at a time."""
         sink = InRequestOrder if self._is_ordered(ordered) else AsTheyEnd
-        return self._driven(sink(self._packed, self._exchange), progress)
+        for block in self._driven(sink(self._packed), progress):
+            yield Block(block, self._exchange, self._start)
 
     def light(self, ordered: bool | None, progress: Progress | None) -> Iterator[RawExchange]:
         """Exchanges whose rows stay columns; in order of their requests as far as `HELD` and `HELD_BYTES` allow."""
@@ -453,8 +506,11 @@ class _PointExchanges:
         self._begin()
         first, connection, *_ = columns = _key_columns(rows)
         messages = [pop(*keys) for keys in zip(*(column.tolist() for column in columns[1:]), strict=True)]
-        table = plain(exchange_tables.exchanges(names, [rows]), "exchanges")
-        parts = plain(exchange_tables.partitions(names, [rows]), "partitions") if self.partitions else None
+        of_exchanges, of_partitions = self.columns
+        table = plain(exchange_tables.exchanges(names, [rows]), "exchanges", of_exchanges)
+        parts = None
+        if self.partitions:
+            parts = plain(exchange_tables.partitions(names, [rows]), "partitions", of_partitions)
         ends = np.searchsorted(rows.owner, np.arange(len(rows) + 1)) if self.partitions else None
         return PackedExchanges(first, names.serials_of(connection), table, messages, parts, ends)
 
@@ -463,7 +519,8 @@ class _PointExchanges:
         self._ahead.resolve(row)
         exchange = Exchange(row, *messages, self._start, self._ahead.look_up)
         exchange.payloads = self._payloads
-        exchange.learn_group(self._groups)
+        if self.columns[0] is None:  # trees tell of groups
+            exchange.learn_group(self._groups)
         return exchange
 
     def _cells(self, window: Window) -> Iterator[_Keyed]:

@@ -28,6 +28,7 @@ from kwire.analyzer.records.log_names import is_log
 if TYPE_CHECKING:
     from pyarrow import Table
 
+    from kwire.analyzer.cli.exchange_lines import Lines
     from kwire.analyzer.dataset.dataset import Dataset, StoredDataset
     from kwire.analyzer.filter.names import Operand
     from kwire.analyzer.options.analyze import AnalyzeOptions
@@ -317,21 +318,25 @@ def show(options: ShowOptions) -> int:
         _note([f"{'--sort' if options.sort else '--frames'} prints when stdin ends"])
     apis = frozenset[int]().union(*(operand.apis or () for operand in [*fields, *([sort] if sort else [])]))
     with _output(options, heading=not (options.json or options.tree or options.follow is not None)) as out:
-        exchanges: Iterator[Any] = api.decoded(
-            options.captures,
-            ReadOptions.from_arguments(options),
-            filter=options.filter,
-            bodies=True if options.json or options.tree else apis if fields else WITH_BODIES | apis,
-            partitions=not (options.json or fields),
-            notes=notes,
-            stdin=sys.stdin.buffer,
-            payloads=PayloadOptions.from_arguments(options),
-        )
-        if options.follow is not None:
-            exchanges = (exchange for exchange in exchanges if exchange.row["connection"] == options.follow)
-        if options.names:
-            exchanges = map(_named, exchanges)
-        shown = _print(exchanges, options, fields, sort, out)
+        is_plain = options.follow is None and not (options.json or options.tree or options.frames or options.names)
+        if fields or sort or not is_plain:
+            exchanges: Iterator[Any] = api.decoded(
+                options.captures,
+                ReadOptions.from_arguments(options),
+                filter=options.filter,
+                bodies=True if options.json or options.tree else apis if fields else WITH_BODIES | apis,
+                partitions=not (options.json or fields),
+                notes=notes,
+                stdin=sys.stdin.buffer,
+                payloads=PayloadOptions.from_arguments(options),
+            )
+            if options.follow is not None:
+                exchanges = (exchange for exchange in exchanges if exchange.row["connection"] == options.follow)
+            if options.names:
+                exchanges = map(_named, exchanges)
+            shown = _print(exchanges, options, fields, sort, out)
+        else:
+            shown = _print_lines(options, notes, out)
     _note(notes)
     if not shown and options.filter:
         from kwire.analyzer.cli import packet_lookup
@@ -402,16 +407,60 @@ def _key(exchange: Any, sort: Operand, descending: bool) -> Any:
     return (max(values) if descending else min(values)) if values else None
 
 
+def _print_lines(options: ShowOptions, notes: list[str], out: IO[str]) -> int:
+    """Write exchanges one a line, the form that is asked for of millions; returns how many."""
+    from kwire.analyzer import api
+    from kwire.analyzer.cli.details import PARTITION_COLUMNS, WITH_BODIES
+    from kwire.analyzer.cli.exchange_lines import COLUMNS, LOOK_AHEAD
+    from kwire.analyzer.pipeline.read_options import ReadOptions
+
+    blocks = api.decoded_blocks(
+        options.captures,
+        ReadOptions.from_arguments(options),
+        columns=COLUMNS,
+        partition_columns=PARTITION_COLUMNS,
+        filter=options.filter,
+        bodies=WITH_BODIES,
+        notes=notes,
+        stdin=sys.stdin.buffer,
+    )
+    lines = _lines(options, out)
+    ahead: list[api.Block] = []
+    if "-" not in options.captures:
+        head: list[Any] = []
+        most = min(LOOK_AHEAD, options.limit or LOOK_AHEAD)
+        while len(head) < most and (block := next(blocks, None)) is not None:
+            ahead.append(block)
+            head += itertools.islice(block.exchanges(), most - len(head))
+        lines.look(head)
+    heading, shown = lines.heading(), 0
+    for block in itertools.chain(ahead, blocks):
+        lines.start = lines.start or block.capture_start
+        texts = lines.block(block if options.limit is None else block.head(options.limit - shown))
+        for text in texts:
+            shown += 1
+            out.write(heading + text)
+            heading = ""
+        if shown == options.limit:
+            break
+    return shown
+
+
+def _lines(options: ShowOptions, out: IO[str]) -> Lines:
+    from kwire.analyzer.cli.exchange_lines import Lines
+
+    cut = out is sys.stdout  # a pager shows what is to the right of the screen
+    return Lines(colored(options.color), options.time, None if options.wide else width(), cut)
+
+
 def _print(
     exchanges: Iterator[Any], options: ShowOptions, fields: list[Operand], sort: Operand | None, out: IO[str]
 ) -> int:
     """Write exchanges in the form asked for; returns how many."""
-    from kwire.analyzer.cli.exchange_lines import LOOK_AHEAD, Lines
+    from kwire.analyzer.cli.exchange_lines import LOOK_AHEAD
     from kwire.analyzer.cli.sorted_lines import Sorter
 
-    color = colored(options.color)
-    cut = out is sys.stdout  # a pager shows what is to the right of the screen
-    lines = Lines(color, options.time, None if options.wide else width(), cut)
+    lines = _lines(options, out)
     if options.frames:
         shown = 0
         for line in lines.frames(exchanges, options.limit):

@@ -31,7 +31,7 @@ def detail(exchange: Any, short: bool = False) -> str:
     words = _PARTITIONS.get(row["api_key"], _of_offsets)(exchange) if exchange.partitions else ""
     of_bodies = _BODIES.get(row["api_key"])
     if of_bodies is not None:
-        text = of_bodies(row, exchange.request or {}, exchange.response or {})
+        text = of_bodies(exchange)
         words = " ".join(filter(None, (words, text)))
     return _UUID.sub(r"…\1", words) if short else words
 
@@ -91,18 +91,25 @@ _PARTITIONS: dict[int, Callable[[Any], str]] = {
 # --------------------------------------------------------------------------------------------------------------- bodies
 
 
-def _end_txn(row: dict[str, Any], request: Body, response: Body) -> str:
-    committed = request.get("committed")
+def _body(body: Body | None) -> Body:
+    """A body, of which nothing may be known. Only that of a side that is asked for is decoded."""
+    return body or {}
+
+
+def _end_txn(exchange: Any) -> str:
+    committed = _body(exchange.request).get("committed")
     return "" if committed is None else "commit" if committed else "abort"
 
 
-def _producer_id(row: dict[str, Any], request: Body, response: Body) -> str:
+def _producer_id(exchange: Any) -> str:
+    response = _body(exchange.response)
     given, epoch = response.get("producerId", -1), response.get("producerEpoch", -1)
     return f"producer {given} epoch {epoch}" if given >= 0 else ""
 
 
-def _member(row: dict[str, Any], request: Body, response: Body) -> str:
+def _member(exchange: Any) -> str:
     """Of the classic protocol: generation and member."""
+    row = exchange.row
     words = []
     if row["generation"] is not None and row["generation"] >= 0:
         words.append(f"generation {row['generation']}")
@@ -111,17 +118,18 @@ def _member(row: dict[str, Any], request: Body, response: Body) -> str:
     return " ".join(words)
 
 
-def _join(row: dict[str, Any], request: Body, response: Body) -> str:
-    words = [_member(row, request, response)]
-    if row["error_code"] == 0 and response.get("leader") and response["leader"] == response.get("memberId"):
+def _join(exchange: Any) -> str:
+    words, response = [_member(exchange)], _body(exchange.response)
+    if exchange.row["error_code"] == 0 and response.get("leader") and response["leader"] == response.get("memberId"):
         members = len(response.get("members") or ())
         words.append(f"leads {members} member{'s' * (members != 1)}")
     return " ".join(filter(None, words))
 
 
-def _heartbeat_epoch(row: dict[str, Any], request: Body, response: Body) -> str:
+def _heartbeat_epoch(exchange: Any) -> str:
     """Of KIP-848 and its kin: the epoch asked with, and the one given where that is another."""
-    sent, given = request.get("memberEpoch"), response.get("memberEpoch")
+    row = exchange.row
+    sent, given = _body(exchange.request).get("memberEpoch"), _body(exchange.response).get("memberEpoch")
     if sent is None:
         words = []
     elif sent == _JOINING:
@@ -139,7 +147,8 @@ def _heartbeat_epoch(row: dict[str, Any], request: Body, response: Body) -> str:
     return " ".join(words)
 
 
-def _coordinator(row: dict[str, Any], request: Body, response: Body) -> str:
+def _coordinator(exchange: Any) -> str:
+    response = _body(exchange.response)
     answers = response.get("coordinators") or [response]
     places = [
         f"node {answer['nodeId']} at {printable(str(answer['host']))}:{answer['port']}"
@@ -149,16 +158,17 @@ def _coordinator(row: dict[str, Any], request: Body, response: Body) -> str:
     return _list(list(dict.fromkeys(places))[:_LISTED], len(dict.fromkeys(places)))
 
 
-def _software(row: dict[str, Any], request: Body, response: Body) -> str:
+def _software(exchange: Any) -> str:
+    request = _body(exchange.request)
     words = [str(request.get(name) or "") for name in ("clientSoftwareName", "clientSoftwareVersion")]
     return printable(" ".join(filter(None, words)))
 
 
-def _mechanism(row: dict[str, Any], request: Body, response: Body) -> str:
-    return printable(str(request.get("mechanism") or ""))
+def _mechanism(exchange: Any) -> str:
+    return printable(str(_body(exchange.request).get("mechanism") or ""))
 
 
-_BODIES: dict[int, Callable[[dict[str, Any], Body, Body], str]] = {
+_BODIES: dict[int, Callable[[Any], str]] = {
     api_keys.END_TXN: _end_txn,
     api_keys.INIT_PRODUCER_ID: _producer_id,
     api_keys.JOIN_GROUP: _join,
@@ -173,5 +183,46 @@ _BODIES: dict[int, Callable[[dict[str, Any], Body, Body], str]] = {
     api_keys.SASL_HANDSHAKE: _mechanism,
 }
 
-WITH_BODIES = frozenset((*_BODIES, api_keys.SASL_AUTHENTICATE))
+_SIDES: dict[int, tuple[str, ...]] = {
+    api_keys.END_TXN: ("request",),
+    api_keys.INIT_PRODUCER_ID: ("response",),
+    api_keys.JOIN_GROUP: ("response",),
+    api_keys.CONSUMER_GROUP_HEARTBEAT: ("request", "response"),
+    api_keys.SHARE_GROUP_HEARTBEAT: ("request", "response"),
+    api_keys.STREAMS_GROUP_HEARTBEAT: ("request", "response"),
+    api_keys.FIND_COORDINATOR: ("response",),
+    api_keys.API_VERSIONS: ("request",),
+    api_keys.SASL_HANDSHAKE: ("request",),
+    api_keys.SASL_AUTHENTICATE: ("response",),
+}
+"""The messages of which the words for an exchange, and its result, say something."""
+
+WITH_BODIES = frozenset(_SIDES)
 """APIs whose messages must be at hand: all small ones, so that a line costs no record batch."""
+
+_BEFORE_CORRELATION_ID = {"request": 8, "response": 4}
+"""Bytes of a frame: of length, API and version, behind which is the number that no two requests share."""
+
+
+_LARGE = 1024
+"""Bytes of a message from which no other is expected to be the same."""
+
+
+def bodies(api_key: int | None, messages: tuple[Any, Any]) -> tuple[bytes | None, ...] | None:
+    """The bytes, but for correlation ids, of the messages on which the words for an exchange depend: where these and
+    all columns are the same, the words are. None: they are large."""
+    sides = _SIDES.get(-1 if api_key is None else api_key)
+    if sides is None:
+        return ()
+    key: list[bytes | None] = []
+    for side in sides:
+        message, before = messages[side == "response"], _BEFORE_CORRELATION_ID[side]
+        data = None if message is None else message.data
+        if data is not None and len(data) > _LARGE:
+            return None
+        key.append(None if data is None else data[:before] + data[before + 4 :])
+    return tuple(key)
+
+
+PARTITION_COLUMNS = frozenset(("topic", "topic_id", "partition", "offset", "record_count", "record_bytes", "acquired"))
+"""Columns of `partitions` that the words for an exchange read."""

@@ -13,15 +13,22 @@ import itertools
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from kwire.analyzer.analysis.logins import challenge_status
-from kwire.analyzer.cli.details import detail
+from kwire.analyzer.cli.details import bodies, detail
 from kwire.analyzer.cli.sorted_lines import Sorter
 from kwire.analyzer.cli.text import duration, printable, size
-from kwire.analyzer.common.times import rfc3339
+from kwire.analyzer.common.times import EPOCH, moment, rfc3339
 from kwire.analyzer.protocol.budget import BYTES, PAGE, Budget
 from kwire.analyzer.protocol.errors import label
+from kwire.captures.kernels import NULL
+
+if TYPE_CHECKING:
+    from kwire.analyzer.api import Block
+    from kwire.analyzer.pipeline.exchange_order import ExchangeBlock
 
 SLOW_US = 100_000
 """Latency, without what the broker waited on purpose, from which an exchange is marked as slow."""
@@ -44,16 +51,37 @@ _RESULT_SHARE = 0.4
 
 Row = dict[str, Any]
 
+_TIME = ("request_time", "response_time")
+_LATENCY = ("total_us", "latency_us")
+_API = ("api", "api_key", "api_version")
+_CLIENT, _BROKER = ("client_ip", "client_port"), ("broker_ip", "broker_port")
+_MARK = (*_LATENCY, "hold_us", "error_code", "status", "request_state", "response_state")
+_LISTS = ("errors", "topics")
+_RESULT = (
+    *("api_key", "api_version", "status", "request_state", "response_state", "error_code", "throttle_us", "reason"),
+    *("group_id", "transactional_id", "acks", "generation", "member_id", *_BROKER, *_LISTS),
+)
+_SIZES = ("request_bytes", "response_bytes")
+COLUMNS = frozenset(
+    (*_TIME, *_LATENCY, *_API, *_CLIENT, *_BROKER, *_SIZES, *_MARK, *_RESULT, "cause", "correlation_id", "client_id")
+)
+"""Columns of `exchanges` that a line reads."""
+
+_REMEMBERED = 1 << 14
+"""Values of a column, or of several, whose text is kept."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A column of a line: `gap` blanks before it, its width, and what it says of a row."""
+    """A column of a line: `gap` blanks before it, its width, and what it says of a row, of which it reads the columns
+    of `reads`."""
 
     heading: str
     gap: int
     width: int
     right: bool
     cell: Callable[[Row], str]
+    reads: tuple[str, ...]
 
 
 class Lines:
@@ -73,11 +101,13 @@ class Lines:
         self._clock = time
         self._width = width
         self._cut = cut
+        self._known: dict[str, dict[Any, Any]] = {}
         self._ends = _Ends()
         self._columns = self._every_column() if width is None else self._fitting([], width)
 
     def look(self, head: Sequence[Any]) -> None:
         """Choose the columns by the first exchanges; without them, by what is common."""
+        self._known.clear()
         if self._width is not None:
             self._ends = _Ends.of(head)
             self._columns = self._fitting([exchange.row for exchange in head], self._width)
@@ -86,16 +116,16 @@ class Lines:
 
     def _every_column(self) -> list[_Column]:
         return [
-            _Column(self._time_heading(), 1, 12 if self._clock == "relative" else 15, True, self._when),
-            _Column("latency", 1, 9, True, _latency),
-            _Column("mostly", 1, 8, False, _mostly),
-            _Column("api", 2, 24, False, api),
-            _Column("client", 1, 21, False, lambda row: _end_of(row, "client")),
-            _Column("broker", 1, 21, False, lambda row: _end_of(row, "broker")),
-            _Column("request", 1, 9, True, lambda row: size(row["request_bytes"])),
-            _Column("response", 1, 9, True, lambda row: size(row["response_bytes"])),
-            _Column("id", 2, 6, True, _correlation),
-            _Column("client id", 1, 20, False, _client_id),
+            _Column(self._time_heading(), 1, 12 if self._clock == "relative" else 15, True, self._when, _TIME),
+            _Column("latency", 1, 9, True, _latency, _LATENCY),
+            _Column("mostly", 1, 8, False, _mostly, (*_LATENCY, "cause")),
+            _Column("api", 2, 24, False, api, _API),
+            _Column("client", 1, 21, False, lambda row: _end_of(row, "client"), _CLIENT),
+            _Column("broker", 1, 21, False, lambda row: _end_of(row, "broker"), _BROKER),
+            _Column("request", 1, 9, True, lambda row: size(row["request_bytes"]), ("request_bytes",)),
+            _Column("response", 1, 9, True, lambda row: size(row["response_bytes"]), ("response_bytes",)),
+            _Column("id", 2, 6, True, _correlation, ("correlation_id",)),
+            _Column("client id", 1, 20, False, _client_id, ("client_id",)),
         ]
 
     def _fitting(self, head: list[Row], width: int) -> list[_Column]:
@@ -103,29 +133,39 @@ class Lines:
         if head and self.start is None:
             self.start = head[0]["request_time"] or head[0]["response_time"]
 
-        def column(heading: str, cell: Callable[[Row], str], widths: tuple[int, int], right: bool = False) -> _Column:
+        def column(
+            heading: str,
+            cell: Callable[[Row], str],
+            reads: tuple[str, ...],
+            widths: tuple[int, int],
+            right: bool = False,
+        ) -> _Column:
             least, most = max(widths[0], len(heading)), widths[1]
             needed = max((len(cell(row)) for row in head), default=most)
-            return _Column(heading, 1, max(least, min(needed, most)), right, cell)
+            return _Column(heading, 1, max(least, min(needed, most)), right, cell, reads)
 
         several = self._ends.several_brokers and width >= _NARROW
         widest = 10 if width < _NARROW or (several and width < _ROOMY) else 16 if width < _ROOMY else 20
         always = [
-            column("time", self._when, (8, 15), True),
-            column("latency", _latency, (8, 8), True),
-            column("api", api, (12, 18 if width < _ROOMY else 24)),
-            column("client id", lambda row: cut(_client_id(row), widest), (9, widest)),
-            *([column("broker", self._ends.which_broker, (6, 15 if width < _ROOMY else 21))] if several else []),
+            column("time", self._when, _TIME, (8, 15), True),
+            column("latency", _latency, _LATENCY, (8, 8), True),
+            column("api", api, _API, (12, 18 if width < _ROOMY else 24)),
+            column("client id", lambda row: cut(_client_id(row), widest), ("client_id",), (9, widest)),
+            *(
+                [column("broker", self._ends.which_broker, _BROKER, (6, 15 if width < _ROOMY else 21))]
+                if several
+                else []
+            ),
         ]
         sizes = [
-            column("request", lambda row: size(row["request_bytes"]), (8, 8), True),
-            column("response", lambda row: size(row["response_bytes"]), (8, 8), True),
+            column("request", lambda row: size(row["request_bytes"]), ("request_bytes",), (8, 8), True),
+            column("response", lambda row: size(row["response_bytes"]), ("response_bytes",), (8, 8), True),
         ]
         optional = [  # what is worth its place comes first
-            [column("mostly", _mostly, (6, 8))] if any(map(_mostly, head)) else [],
-            [column("client", self._ends.client, (6, 21))],
+            [column("mostly", _mostly, (*_LATENCY, "cause"), (6, 8))] if any(map(_mostly, head)) else [],
+            [column("client", self._ends.client, _CLIENT, (6, 21))],
             sizes,
-            [column("id", _correlation, (5, 6), True)],
+            [column("id", _correlation, ("correlation_id",), (5, 6), True)],
         ]
         room = width - 2 - sum(column.gap + column.width for column in always) - int(width * _RESULT_SHARE)
         chosen: list[_Column] = []
@@ -147,7 +187,7 @@ class Lines:
             if self._width is not None:
                 start = line + " " * max(due - column.width - len(line), min(column.gap, 1))
                 room = due - len(start)
-            line = start + (text.rjust(room) if column.right else text.ljust(room))
+            line = start + _aligned(column, text, room)
         line = f"{line} {rest}".rstrip()
         return self._shortened(line)
 
@@ -174,15 +214,14 @@ class Lines:
 
     def _time(self, when: datetime.datetime | None) -> str:
         width = 12 if self._clock == "relative" else 15
-        narrow = self._width is not None and self._width < _ROOMY
         if when is None:
             return " " * width
         if self._clock != "relative":
             text = when.astimezone(self._zone).strftime("%H:%M:%S.%f")
-            return text[:-3] if narrow else text
+            return text[: len(text) - 6 + self._digits()]
         if self.start is None:
             self.start = when
-        return f"{(when - self.start).total_seconds():{width}.{3 if narrow else 6}f}"
+        return f"{(when - self.start).total_seconds():{width}.{self._digits()}f}"
 
     # --- forms
 
@@ -196,17 +235,86 @@ class Lines:
     def exchange(self, exchange: Any) -> str:
         """One exchange."""
         row = exchange.row
-        slow = (waited(row) or 0) - (row["hold_us"] or 0) >= SLOW_US
-        failed = bool(row["error_code"]) or row["status"] in ("unanswered", "orphan_response")
-        failed = failed or challenge_status(exchange) is not None
-        odd = "undecoded" in (row["request_state"], row["response_state"])
-        mark = "!" if failed or odd else "~" if slow else " "
-        line = self._placed([(column, column.cell(row)) for column in self._columns], mark, self._result(exchange))
-        if failed or odd:
-            line = self._paint(_RED, line)
-        elif slow:
-            line = self._paint(_YELLOW, line)
-        return line + "\n"
+        cells = [column.cell(row) for column in self._columns]
+        mark = "!" if challenge_status(exchange) is not None else _mark(row)
+        return self._painted(mark, self._placed(zip(self._columns, cells, strict=True), mark, self._result(exchange)))
+
+    def _painted(self, mark: str, line: str) -> str:
+        return (self._paint(_MARK_COLORS[mark], line) if mark != " " else line) + "\n"
+
+    def block(self, block: Block) -> Iterator[str]:
+        """Yield the lines of some exchanges, each as `exchange` returns it.
+
+        A text is made once for all rows that say the same, and objects only of exchanges whose results differ."""
+        names = {*_RESULT, *_MARK, *(name for column in self._columns for name in column.reads)}
+        values = {name: block.columns.values(name) for name in names.difference(_LISTS, _TIME)}
+        marks = self._texts("!", _mark, _MARK, values)
+        results = self._results(block, values)
+        cells = [
+            self._times(column, block.columns)
+            if column.reads is _TIME
+            else self._texts(column.heading, self._cell(column), column.reads, values)
+            for column in self._columns
+        ]
+        for mark, (result, is_refused), *row in zip(marks, results, *cells, strict=True):
+            mark = "!" if is_refused else mark
+            if self._width is None:
+                line = f"{mark}{''.join(row)} {result}".rstrip()
+            else:
+                line = self._placed(zip(self._columns, row, strict=True), mark, result)
+            yield self._painted(mark, line)
+
+    def _cell(self, column: _Column) -> Callable[[Row], str]:
+        """The text of a column; where there is no width, as it stands in a line."""
+        if self._width is not None:
+            return column.cell
+        return lambda row: " " * column.gap + _aligned(column, column.cell(row), column.width)
+
+    def _times(self, column: _Column, columns: ExchangeBlock) -> list[str]:
+        """The text of each row's time: hardly any two are the same."""
+        sent, answered = (columns.numbers(name) for name in column.reads)
+        times = np.where(sent == NULL, answered, sent).tolist()
+        if self._clock == "relative" and self.start is not None:
+            digits, start = self._digits(), (self.start - EPOCH) // datetime.timedelta(microseconds=1)
+            texts = ["" if time == NULL else f"{(time - start) / 1_000_000:.{digits}f}" for time in times]
+        else:
+            texts = [self._time(None if time == NULL else moment(time)).strip() for time in times]
+        if self._width is not None:
+            return texts
+        return [" " * column.gap + _aligned(column, text, column.width) for text in texts]
+
+    def _digits(self) -> int:
+        return 3 if self._width is not None and self._width < _ROOMY else 6
+
+    def _texts(
+        self, name: str, text: Callable[[Row], str], reads: tuple[str, ...], values: dict[str, list[Any]]
+    ) -> list[str]:
+        """The text of each row, of these columns of it."""
+        known: dict[Any, str] = self._known.setdefault(name, {})
+        texts = []
+        for key in zip(*(values[column] for column in reads), strict=True):
+            shown = known.get(key)
+            if shown is None:
+                shown = known[key] = text(dict(zip(reads, key, strict=True)))
+            texts.append(shown)
+        if len(known) > _REMEMBERED:
+            known.clear()
+        return texts
+
+    def _results(self, block: Block, values: dict[str, list[Any]]) -> list[tuple[str, bool]]:
+        """The result of each exchange, and whether it is a challenge that refuses a login."""
+        known: dict[Any, tuple[str, bool]] = self._known.setdefault("result", {})
+        keys = _result_keys(block.columns, values)
+        rows = list({key: number for number, key in enumerate(keys) if key not in known}.values())
+        if rows:
+            exchanges = block.columns.take(np.array(rows)).exchanges(block.make)
+            for number, exchange in zip(rows, exchanges, strict=True):
+                known[keys[number]] = self._result(exchange), challenge_status(exchange) is not None
+        results = [known[key] for key in keys]
+        if rows:
+            for key in [key for key in known if isinstance(key, int)] if len(known) <= _REMEMBERED else list(known):
+                del known[key]
+        return results
 
     def _result(self, exchange: Any) -> str:
         """How it ended and what it was about; where room is short, topics are named once, and a broker only where it
@@ -244,11 +352,11 @@ class Lines:
     def _frame_columns(self) -> list[_Column]:
         end = self._ends.width if self._width is not None else 21
         return [
-            _Column("time", 0, 12 if self._width is None or self._width >= _ROOMY else 9, True, self._when),
-            _Column("from", 2, end, False, self._ends.client),
-            _Column("to", 1, end, False, self._ends.broker),
-            _Column("bytes", 1, 9, True, lambda row: size(row["request_bytes"])),
-            _Column("id", 2, 6, True, _correlation),
+            _Column("time", 0, 12 if self._width is None or self._width >= _ROOMY else 9, True, self._when, _TIME),
+            _Column("from", 2, end, False, self._ends.client, _CLIENT),
+            _Column("to", 1, end, False, self._ends.broker, _BROKER),
+            _Column("bytes", 1, 9, True, lambda row: size(row["request_bytes"]), ("request_bytes",)),
+            _Column("id", 2, 6, True, _correlation, ("correlation_id",)),
         ]
 
     def frames(self, exchanges: Iterable[Any], limit: int | None) -> Iterator[str]:
@@ -463,6 +571,34 @@ def _correlation(row: Row) -> str:
 
 def _client_id(row: Row) -> str:
     return printable(row["client_id"] or "")
+
+
+_MARK_COLORS = {"!": _RED, "~": _YELLOW}
+
+
+def _mark(row: Row) -> str:
+    """How a line begins: `!` where an exchange failed, `~` where it was slow."""
+    failed = bool(row["error_code"]) or row["status"] in ("unanswered", "orphan_response")
+    if failed or "undecoded" in (row["request_state"], row["response_state"]):
+        return "!"
+    return "~" if (waited(row) or 0) - (row["hold_us"] or 0) >= SLOW_US else " "
+
+
+def _aligned(column: _Column, text: str, room: int) -> str:
+    return text.rjust(room) if column.right else text.ljust(room)
+
+
+def _result_keys(columns: ExchangeBlock, values: dict[str, list[Any]]) -> list[Any]:
+    """Of each exchange what its result depends on; its number where that has lists, or large messages."""
+    is_own = columns.has_partitions()
+    for name in _LISTS:
+        is_own |= columns.has_elements(name)
+    rows = zip(*(values[name] for name in _RESULT if name not in _LISTS), strict=True)
+    keys: list[Any] = []
+    for number, (row, own, messages) in enumerate(zip(rows, is_own.tolist(), columns.messages, strict=True)):
+        of_bodies = None if own else bodies(row[0], messages)
+        keys.append(number if of_bodies is None else row + of_bodies)
+    return keys
 
 
 def end(ip: str, port: int) -> str:

@@ -7,7 +7,7 @@ has the right width already is not copied.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -22,9 +22,13 @@ def text(value: bytes) -> str:
     return value.decode("utf-8", "backslashreplace")
 
 
-def plain(table: pa.Table, name: str) -> pa.Table:
-    """Cast a table to the plain types of the contract."""
-    return table.cast(tables.schema(name))
+def plain(table: pa.Table, name: str, columns: Collection[str] | None = None) -> pa.Table:
+    """Cast a table to the plain types of the contract; `columns`: some of them, None: all."""
+    schema = tables.schema(name)
+    if columns is None:
+        return table.cast(schema)
+    schema = pa.schema([field for field in schema if field.name in columns])
+    return table.select(schema.names).cast(schema)
 
 
 def distinct(values: np.ndarray) -> np.ndarray:

@@ -1,24 +1,27 @@
 """Exchanges of one window after the other in order of their requests, however many wait for one that is still open.
 
-In: the exchanges of each window, as columns (`PackedExchanges`). Out: `Exchange` objects, made a few thousand at a
-time. Rules: an exchange waits while one that began earlier may still end; what waits is packed, beyond `HELD_ROWS` in
-files without a name; of each that waits only its place in the order, 24 bytes, stays in memory.
+In: the exchanges of each window, as columns (`PackedExchanges`). Out: `ExchangeBlock`s of a few thousand, whose
+`Exchange` objects are made when they are asked for. Rules: an exchange waits while one that began earlier may still
+end; what waits is packed, beyond `HELD_ROWS` in files without a name; of each that waits only its place in the order,
+24 bytes, stays in memory.
 """
 
 from __future__ import annotations
 
 import io
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from kwire.analyzer.bulk.rows import Message, Window
-from kwire.analyzer.frame import spill
+from kwire.analyzer.common.times import moment
+from kwire.analyzer.frame import arrow, spill
 from kwire.analyzer.messages.exchange import Exchange
 from kwire.analyzer.pipeline.drive import Sink
+from kwire.captures.kernels import NULL
 
 ROWS_AT_ONCE: Final = 4096
 """Rows made Python objects at a time: each takes some kilobytes."""
@@ -31,6 +34,102 @@ Messages = tuple[Message | None, Message | None]
 
 _SIDES: Final = ("request", "response")
 _NO_PARTITIONS: Final[list[dict[str, Any]]] = []
+
+
+class ExchangeBlock:
+    """Some exchanges in order: columns, of which objects are made only where they are asked for.
+
+    rows            their rows of the table `exchanges`, in plain types
+    messages        their messages
+    partitions      their rows of that table, in the same order; None: nobody asked for them
+    ends            int64[n + 1]: where those of each begin, and the last end
+    """
+
+    def __init__(
+        self,
+        rows: pa.Table,
+        messages: Sequence[Messages],
+        partitions: pa.Table | None = None,
+        ends: np.ndarray | None = None,
+    ) -> None:
+        self.rows = rows
+        self.messages = messages
+        self._partitions = partitions
+        self._ends = np.zeros(len(messages) + 1, np.int64) if ends is None else ends
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    def values(self, name: str) -> list[Any]:
+        """The values of a column of `rows`."""
+        return list(_values(self.rows.column(name)))
+
+    def numbers(self, name: str) -> np.ndarray:
+        """int64[n]: a column of integers, or of times in us since 1970, NULL where there is none."""
+        return arrow.numbers(_as_array(self.rows.column(name)), NULL)
+
+    def take(self, rows: np.ndarray) -> ExchangeBlock:
+        """Some of the exchanges, in any order."""
+        messages = [self.messages[row] for row in rows.tolist()]
+        table = self.rows.take(pa.array(rows))
+        if self._partitions is None:
+            return ExchangeBlock(table, messages)
+        partitions = self._partitions.take(pa.array(_ranges(self._ends, rows)))
+        return ExchangeBlock(table, messages, partitions, np.append(0, np.cumsum(np.diff(self._ends)[rows])))
+
+    def has_elements(self, name: str) -> np.ndarray:
+        """bool[n]: which rows have a list with elements in a column of lists."""
+        lists = _as_array(self.rows.column(name))
+        if pa.types.is_null(lists.type):
+            return np.zeros(len(self), np.bool_)
+        has: np.ndarray = arrow.list_lengths(lists) > 0
+        return has
+
+    def has_partitions(self) -> np.ndarray:
+        """bool[n]: which exchanges have rows of partitions."""
+        has: np.ndarray = np.diff(self._ends) > 0
+        return has
+
+    def exchanges(self, make: Callable[[dict[str, Any], Messages], Exchange]) -> Iterator[Exchange]:
+        """Yield the exchanges. `make`: of a row and the messages."""
+        parts = itertools.repeat(_NO_PARTITIONS) if self._partitions is None else self._parts()
+        for messages, row, partitions in zip(self.messages, _dicts(self.rows), parts, strict=False):
+            exchange = make(row, messages)
+            exchange.partitions = partitions
+            yield exchange
+
+    def _parts(self) -> Iterator[list[dict[str, Any]]]:
+        """The partitions of each exchange."""
+        assert self._partitions is not None
+        counts, ends = np.diff(self._ends), self._ends[1:]
+        begin = 0
+        while begin < len(self):
+            before = int(self._ends[begin])
+            until = max(int(np.searchsorted(ends, before + ROWS_AT_ONCE, side="right")), begin + 1)
+            listed = list(_dicts(self._partitions.slice(before, int(self._ends[until]) - before)))
+            at = 0
+            for count in counts[begin:until].tolist():
+                yield listed[at : at + count]
+                at += count
+            begin = until
+
+    @classmethod
+    def joined(cls, blocks: Sequence[ExchangeBlock]) -> ExchangeBlock:
+        """One block after the other."""
+        if len(blocks) == 1:
+            return blocks[0]
+        messages = list(itertools.chain.from_iterable(block.messages for block in blocks))
+        rows = _concat([block.rows for block in blocks])
+        having = [block._partitions for block in blocks if block._partitions is not None]
+        if not having:
+            return cls(rows, messages)
+        counts = np.concatenate([np.diff(block._ends) for block in blocks])
+        return cls(rows, messages, _concat(having), np.append(0, np.cumsum(counts)))
+
+
+def _concat(tables: Sequence[pa.Table]) -> pa.Table:
+    """Tables one after the other; columns of nulls take the type that others have."""
+    return tables[0] if len(tables) == 1 else pa.concat_tables(tables, promote_options="default")
 
 
 class PackedExchanges:
@@ -62,35 +161,17 @@ class PackedExchanges:
     def __len__(self) -> int:
         return len(self.first)
 
-    def exchanges(self, rows: np.ndarray, make: Callable[[dict[str, Any], Messages], Exchange]) -> Iterator[Exchange]:
-        """Yield some exchanges; rows int64: ascending. `make`: of a row and the messages."""
+    def block(self, rows: np.ndarray) -> ExchangeBlock:
+        """Some exchanges; rows int64: ascending."""
         if self._stored is not None:
-            for table in self._stored.tables(rows):
-                yield from _unpacked(table, make)
-            return
-        table = self._rows if len(rows) == len(self._rows) else self._rows.take(pa.array(rows))
+            return _unpacked(self._stored.table(rows), self._partitions is not None)
         assert self._messages is not None
-        parts = itertools.repeat(_NO_PARTITIONS) if self._partitions is None else self._parts(rows)
-        for number, row, partitions in zip(rows.tolist(), _dicts(table), parts, strict=False):
-            exchange = make(row, self._messages[number])
-            exchange.partitions = partitions
-            yield exchange
-
-    def _parts(self, rows: np.ndarray) -> Iterator[list[dict[str, Any]]]:
-        """The partitions of each of some rows."""
-        assert self._partitions is not None
-        counts = np.diff(self._ends)[rows]
-        ends = np.cumsum(counts)
-        begin = 0
-        while begin < len(rows):
-            before = int(ends[begin - 1]) if begin else 0
-            until = max(int(np.searchsorted(ends, before + ROWS_AT_ONCE, side="right")), begin + 1)
-            listed = list(_dicts(self._partitions.take(pa.array(_ranges(self._ends, rows[begin:until])))))
-            at = 0
-            for count in counts[begin:until].tolist():
-                yield listed[at : at + count]
-                at += count
-            begin = until
+        table = self._rows if len(rows) == len(self._rows) else self._rows.take(pa.array(rows))
+        messages = [self._messages[row] for row in rows.tolist()]
+        if self._partitions is None:
+            return ExchangeBlock(table, messages)
+        partitions = self._partitions.take(pa.array(_ranges(self._ends, rows)))
+        return ExchangeBlock(table, messages, partitions, np.append(0, np.cumsum(np.diff(self._ends)[rows])))
 
     @property
     def is_stored(self) -> bool:
@@ -103,7 +184,9 @@ class PackedExchanges:
             self._stored.keep(rows)
         elif heap is not None:
             self._stored = _Stored(self._packed(rows), heap)
-            self._rows, self._partitions, self._messages = self._rows[:0], None, None
+            # (an empty slice would hold all of the buffers)
+            self._rows, self._messages = self._rows.schema.empty_table(), None
+            self._partitions = None if self._partitions is None else self._partitions.schema.empty_table()
         else:
             assert self._messages is not None
             self._rows = _without_nulls(self._rows.take(pa.array(rows)))
@@ -120,12 +203,10 @@ class PackedExchanges:
             part = rows[begin : begin + ROWS_AT_ONCE]
             table = self._rows.take(pa.array(part))
             for number, side in enumerate(_SIDES):
-                of_side = [self._messages[row][number] for row in part.tolist()]
-                for name in Message._fields:
-                    values = [None if message is None else getattr(message, name) for message in of_side]
-                    table = table.append_column(
-                        f"{side}.{name}", pa.array(values, _MESSAGE_TYPES.get(name, pa.int64()))
-                    )
+                of_side = [self._messages[row][number] or _NO_MESSAGE for row in part.tolist()]
+                for name, values in zip(Message._fields, zip(*of_side, strict=True), strict=True):
+                    column = pa.array(values, _MESSAGE_TYPES.get(name, pa.int64()))
+                    table = table.append_column(f"{side}.{name}", column)
             if self._partitions is not None:
                 counts = np.diff(self._ends)[part]
                 content = self._partitions.take(pa.array(_ranges(self._ends, part))).combine_chunks().to_struct_array()
@@ -134,16 +215,26 @@ class PackedExchanges:
             yield _without_nulls(table)
 
 
+_NO_MESSAGE: Final = (None,) * len(Message._fields)
 _MESSAGE_TYPES: Final = {"data": pa.binary(), "complete": pa.bool_(), "request": pa.bool_()}
 
 
+def _values(column: pa.ChunkedArray) -> Iterable[Any]:
+    """The values of a column. (`to_pylist` makes an object of each null, and most columns have nothing else; of times
+    it is several times as slow as this.)"""
+    if column.null_count == len(column):
+        return itertools.repeat(None, len(column))
+    if pa.types.is_timestamp(column.type):
+        numbers = arrow.numbers(_as_array(column), NULL).tolist()
+        return [None if number == NULL else moment(number) for number in numbers]
+    values: list[Any] = column.to_pylist()
+    return values
+
+
 def _dicts(table: pa.Table) -> Iterator[dict[str, Any]]:
-    """Rows as dicts. (`to_pylist` makes an object of each null, and most columns have nothing else.)"""
-    names, count = table.column_names, table.num_rows
-    columns = [
-        itertools.repeat(None, count) if column.null_count == count else column.to_pylist()
-        for column in table.itercolumns()
-    ]
+    """Rows as dicts."""
+    names = table.column_names
+    columns = [_values(column) for column in table.itercolumns()]
     return (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
 
 
@@ -168,18 +259,22 @@ def _without_nulls(table: pa.Table) -> pa.Table:
     return table
 
 
-def _unpacked(table: pa.Table, make: Callable[[dict[str, Any], Messages], Exchange]) -> Iterator[Exchange]:
-    for row in _dicts(table):
-        request, response = (
-            None if row[f"{side}.data"] is None else Message(*(row[f"{side}.{name}"] for name in Message._fields))
-            for side in _SIDES
-        )
-        partitions = row.get("partitions") or []
-        exchange = make(
-            {name: row[name] for name in row if "." not in name and name != "partitions"}, (request, response)
-        )
-        exchange.partitions = partitions
-        yield exchange
+def _unpacked(table: pa.Table, has_partitions: bool) -> ExchangeBlock:
+    """The block of a table that `PackedExchanges` has stored."""
+    sides = []
+    for side in _SIDES:
+        columns = [_values(table.column(f"{side}.{name}")) for name in Message._fields]
+        values = map(Message._make, zip(*columns, strict=True))
+        sides.append([None if message.data is None else message for message in values])
+    messages: list[Messages] = list(zip(*sides, strict=True))
+    rows = table.select([name for name in table.column_names if "." not in name and name != "partitions"])
+    if not has_partitions:
+        return ExchangeBlock(rows, messages)
+    lists = _as_array(table.column("partitions"))
+    if pa.types.is_null(lists.type):
+        return ExchangeBlock(rows, messages)
+    ends = np.append(0, np.cumsum(arrow.list_lengths(lists)))
+    return ExchangeBlock(rows, messages, pa.Table.from_struct_array(lists.flatten()), ends)
 
 
 class _Stored:
@@ -201,43 +296,39 @@ class _Stored:
         """Some of those that stayed so far are left."""
         self._stays = self._stays[rows]
 
-    def tables(self, rows: np.ndarray) -> Iterator[pa.Table]:
+    def table(self, rows: np.ndarray) -> pa.Table:
         """Read some rows back, int64, ascending."""
         wanted = self._stays[rows]
         parts = np.searchsorted(self._begins, wanted, side="right") - 1
+        tables = []
         for part in np.unique(parts).tolist():
             table = pa.ipc.open_stream(self._heap.get(*self._at[part])).read_all()
-            yield table.take(pa.array(wanted[parts == part] - self._begins[part]))
+            tables.append(table.take(pa.array(wanted[parts == part] - self._begins[part])))
+        return _concat(tables)
 
 
 _COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
-class InRequestOrder(Sink[Exchange]):
-    """Hands out exchanges in order of their requests.
+class InRequestOrder(Sink[ExchangeBlock]):
+    """Hands out exchanges in order of their requests. `of`: the exchanges of a window."""
 
-    of      the exchanges of a window
-    make    an exchange of a row and its messages, at the time it is handed out
-    """
-
-    def __init__(
-        self, of: Callable[[Window], PackedExchanges], make: Callable[[dict[str, Any], Messages], Exchange]
-    ) -> None:
-        self._of, self._make = of, make
+    def __init__(self, of: Callable[[Window], PackedExchanges]) -> None:
+        self._of = of
         self._waiting: list[PackedExchanges] = []
         self._heap = spill.Heap()
 
-    def take(self, window: Window) -> Iterator[Exchange]:
+    def take(self, window: Window) -> Iterator[ExchangeBlock]:
         """Return the exchanges that no open one began before."""
         self._waiting.append(self._of(window))
         window.names.release()
         yield from self._handed_out(window.oldest)
 
-    def finish(self) -> Iterator[Exchange]:
+    def finish(self) -> Iterator[ExchangeBlock]:
         """Return those that waited for one that never ended."""
         yield from self._handed_out(None)
 
-    def _handed_out(self, oldest: int | None) -> Iterator[Exchange]:
+    def _handed_out(self, oldest: int | None) -> Iterator[ExchangeBlock]:
         """Return the exchanges whose first packet came before `oldest`; None: all."""
         waiting = self._waiting
         ready = [
@@ -252,17 +343,14 @@ class InRequestOrder(Sink[Exchange]):
         order = np.lexsort((keys[1], keys[0]))
         for begin in range(0, len(order), ROWS_AT_ONCE):
             part = order[begin : begin + ROWS_AT_ONCE]
+            part = part[np.lexsort((rows[part], owner[part]))]  # by owner, as they can be taken
             part_owner, part_rows = owner[part], rows[part]
-            exchanges: list[Exchange | None] = [None] * len(part)
-            for number in np.unique(part_owner).tolist():
-                places = np.flatnonzero(part_owner == number)
-                places = places[np.argsort(part_rows[places], kind="stable")]
-                unpacked = waiting[number].exchanges(part_rows[places], self._make)
-                for place, exchange in zip(places.tolist(), unpacked, strict=True):
-                    exchanges[place] = exchange
-            exchanges.reverse()
-            while exchanges:
-                yield exchanges.pop()  # type: ignore[misc]
+            blocks = [
+                waiting[number].block(part_rows[part_owner == number]) for number in arrow.distinct(part_owner).tolist()
+            ]
+            block = ExchangeBlock.joined(blocks)
+            places = np.lexsort((keys[1][part], keys[0][part]))
+            yield block if (places[1:] > places[:-1]).all() else block.take(places)
         self._let_go(ready)
 
     def _let_go(self, ready: Sequence[np.ndarray]) -> None:
@@ -283,19 +371,17 @@ class InRequestOrder(Sink[Exchange]):
             self._heap = spill.Heap()
 
 
-class AsTheyEnd(Sink[Exchange]):
-    """Hands out exchanges as they complete. `of`, `make`: as of `InRequestOrder`."""
+class AsTheyEnd(Sink[ExchangeBlock]):
+    """Hands out exchanges as they complete. `of`: as of `InRequestOrder`."""
 
-    def __init__(
-        self, of: Callable[[Window], PackedExchanges], make: Callable[[dict[str, Any], Messages], Exchange]
-    ) -> None:
-        self._of, self._make = of, make
+    def __init__(self, of: Callable[[Window], PackedExchanges]) -> None:
+        self._of = of
 
-    def take(self, window: Window) -> Iterator[Exchange]:
+    def take(self, window: Window) -> Iterator[ExchangeBlock]:
         """Return the exchanges that ended in a window."""
         packed = self._of(window)
         for begin in range(0, len(packed), ROWS_AT_ONCE):
-            yield from packed.exchanges(np.arange(begin, min(begin + ROWS_AT_ONCE, len(packed))), self._make)
+            yield packed.block(np.arange(begin, min(begin + ROWS_AT_ONCE, len(packed))))
         window.names.release()
 
 
