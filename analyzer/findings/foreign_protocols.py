@@ -151,8 +151,16 @@ def without_answers(capture: CaptureFrame) -> list[WithoutAnswers]:
     pairs = capture.client_of.astype(np.int64) << 32 | capture.broker_of
     brokers, first = arrow.distinct(capture.broker_of[speaking]), capture.link_times("first_time")
     out = []
+    refusing = {broker: _refused_at_once(capture, rows, broker, int(closes)) for broker in _broker_numbers(capture, rows)}
     for group_rows in split(rows, capture.client[rows], capture.broker[rows]):
         links = arrow.distinct(capture.exchanges.link[group_rows])
+        refused = refusing[int(capture.broker[group_rows[0]])]
+        if len(refused):
+            shut_out = group_rows[arrow.among(group_rows, refused)]
+            if len(shut_out):
+                shut_links = arrow.distinct(capture.exchanges.link[shut_out])
+                out.append(WithoutAnswers(shut_links, shut_out, False, False, True, _median_wait(capture, shut_out)))
+                continue
         if len(links) < closes:
             continue
         answered = first[(pairs == pairs[links[0]]) & speaking]
@@ -167,15 +175,36 @@ def without_answers(capture: CaptureFrame) -> list[WithoutAnswers]:
         limited = limited and _answers_meanwhile(capture, group_rows)
         if (known and not before_asked and not limited) or (len(answered) and not limited):
             continue  # it answers others: request-unanswered tells of it
-        after = capture.link_times("last_time")[capture.exchanges.link[group_rows]]
-        after = (after - capture.exchanges.request_time[group_rows])[after != NULL]
         zookeeper = _is_zookeeper(capture, capture.brokers[capture.broker_of[links[0]]])
-        out.append(
-            WithoutAnswers(
-                links, group_rows, before_asked, zookeeper, limited, int(np.median(after)) if len(after) else None
-            )
-        )
+        wait = _median_wait(capture, group_rows)
+        out.append(WithoutAnswers(links, group_rows, before_asked, zookeeper, limited, wait))
     return out
+
+
+def _broker_numbers(capture: CaptureFrame, rows: np.ndarray) -> list[int]:
+    """Brokers of some exchanges."""
+    numbers: list[int] = arrow.distinct(capture.broker[rows]).tolist()
+    return numbers
+
+
+def _refused_at_once(capture: CaptureFrame, rows: np.ndarray, broker: int, closes: int) -> np.ndarray:
+    """ApiVersions without an answer at a broker that closed connections of several clients on them and answered others
+    meanwhile, so often together that one limit explains them, however often each client tried; else none."""
+    of_broker = rows[capture.broker[rows] == broker]
+    reasons, texts = capture.table("exchanges").text("reason")
+    shut = [code for code, text in enumerate(texts) if "had closed the connection before" in text]
+    asked = capture.exchanges.api[of_broker] == api_keys.API_VERSIONS
+    refused = of_broker[asked & ~arrow.among(reasons[of_broker], shut)]
+    enough = len(refused) >= closes and len(arrow.distinct(capture.client[refused])) > 1
+    none: np.ndarray = refused[:0]
+    return refused if enough and _answers_meanwhile(capture, refused) else none
+
+
+def _median_wait(capture: CaptureFrame, rows: np.ndarray) -> int | None:
+    """The median time from a request to the end of its connection, us."""
+    after = capture.link_times("last_time")[capture.exchanges.link[rows]] - capture.exchanges.request_time[rows]
+    after = after[capture.link_times("last_time")[capture.exchanges.link[rows]] != NULL]
+    return int(np.median(after)) if len(after) else None
 
 
 def _answers_meanwhile(capture: CaptureFrame, rows: np.ndarray) -> bool:

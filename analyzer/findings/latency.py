@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from kwire.analyzer.findings import replication, stalls
-from kwire.analyzer.findings.capture import HELD, SECOND, CaptureFrame, api_name
+from kwire.analyzer.findings.capture import HELD, SECOND, CaptureFrame, api_name, once
 from kwire.analyzer.findings.rules import Limits, Match, rule
 from kwire.analyzer.findings.wording import client, count, lasting, listed, moment, share
 from kwire.analyzer.frame import arrow, spill
@@ -45,9 +45,11 @@ def _lasted(capture: CaptureFrame, rows: np.ndarray) -> int:
     "a warning, 200 ms a note.",
     suppressed_when="Fewer than 100 such answers in the minute, or all within 10 s (then a note, where five of them "
     "and a tenth took half a second); what the broker held cannot be told apart; fetches of brokers among themselves; "
-    "what waited in a stall (broker-stall).",
+    "what waited in a stall (broker-stall); connections on which three packets in a hundred were sent again, and no "
+    "note where most slow answers are of those on which one was: a lost request comes late (tcp-retransmission).",
     advice="Look at that broker's disks, garbage collection, request handlers and in-sync replicas.",
-    evidence="forged: 100 answers of which 2 took 600 ms at the broker; 99 of them; and the same while held",
+    evidence="forged: 100 answers of which 2 took 600 ms at the broker; 99 of them; and the same while held, and where "
+    "packets were lost; tests/incidents lossy-link",
     slow_ms=500,
     note_ms=200,
     window_s=60,
@@ -65,6 +67,7 @@ def broker_slow(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     # Followers' and voters' fetches wait for data that nobody may write for a while.
     rows = rows[~(capture.between_brokers[capture.client[rows]] & arrow.among(capture.exchanges.api[rows], HELD))]
     rows = rows[~stalls.in_stalls(capture, rows)]
+    rows = rows[_share_sent_again(capture)[capture.exchanges.link[rows]] < _LOSSY]
     judged: set[tuple[int, int]] = set()
     window = (capture.exchanges.response_end[rows] - capture.span[0]) // int(at.window_s * SECOND)
     worst: dict[tuple[int, int], tuple[int, np.ndarray]] = {}
@@ -78,6 +81,9 @@ def broker_slow(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
             worst[key] = late, group_rows
     for (broker, api), (late, late_rows) in worst.items():
         slow = late_rows[spent[late_rows] >= late]
+        repaired = _share_sent_again(capture)[capture.exchanges.link[slow]] >= _REPAIRED
+        if late < at.slow_ms * 1000 and 2 * int(repaired.sum()) > len(slow):
+            continue
         requested = capture.exchanges.request_time[late_rows]
         text = f"{capture.brokers[broker]} needed {lasting(late)} or more for one in a hundred of {len(late_rows):,} "
         text += f"{api_name(api)} requests in the minute from {moment(int(requested.min()))}, without what it held, "
@@ -95,6 +101,21 @@ def broker_slow(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
             severity=None if late >= at.slow_ms * 1000 else "note",
         )
     yield from _slow_in_short(capture, at, rows, spent, judged)
+
+
+_LOSSY = 0.03
+"""Share of a connection's packets that were sent again, from which on its latencies are the network's."""
+
+_REPAIRED = 0.01
+"""The same, from which on TCP's least timeout of 200 ms explains an answer that came so late."""
+
+
+@once
+def _share_sent_again(capture: CaptureFrame) -> np.ndarray:
+    """float64[links]: the share of each connection's packets that were sent again, at least ten, and else 0."""
+    again = np.where(capture.doubled, 0, capture.link_numbers("retransmissions"))
+    packets = capture.link_numbers("client_packets") + capture.link_numbers("broker_packets")
+    return np.where(again >= 10, again / np.maximum(packets, 1), 0.0)
 
 
 def _slow_in_short(

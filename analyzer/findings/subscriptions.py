@@ -209,7 +209,7 @@ def _begun(capture: CaptureFrame) -> dict[str, dict[int, int]]:
     "fetch",
     "unread-partitions",
     "warning",
-    "Group cart does not read carts 2 to 5 since 13.7 s: partitions that were added. 541 records wait there.",
+    "Group cart has not read carts 2 to 5 for 13.7 s: partitions that were added. 541 records wait there.",
     why="A group learns of new partitions when its leader refreshes its metadata (metadata.max.age.ms, 5 min by "
     "default), and rebalances then. Five seconds are more than a refresh that was caused takes.",
     suppressed_when="A member has them by then; nothing was written to them; the group does not read the topic's other "
@@ -263,7 +263,7 @@ def _unread(
         return  # it may have taken them up by members that were not captured
     waiting = sum(ends[topic, partition] for partition in missing)
     whose = int(capture.client[read.owner[rows[-1]]])
-    text = f"Group {name(group)} does not read {name(topic)} {_span(missing)} since {lasting(until - since)}: "
+    text = f"Group {name(group)} has not read {name(topic)} {_span(missing)} for {lasting(until - since)}: "
     text += f"{'partitions that were' if len(missing) > 1 else 'a partition that was'} added. "
     text += f"{count(waiting, 'record')} {'waits' if waiting == 1 else 'wait'} there."
     yield Match(

@@ -47,7 +47,8 @@ class Spec:
     """Properties of a cluster to start. Equal specs can share one.
 
     `settings`: broker properties beside the defaults; `listeners`: name and security protocol of those beside
-    PLAINTEXT, as in ("SASL", "SASL_PLAINTEXT"); `cluster_id`: 16 bytes as Kafka writes them (KRaft).
+    PLAINTEXT, as in ("SASL", "SASL_PLAINTEXT"); `cluster_id`: 16 bytes as Kafka writes them (KRaft); `host`: the
+    address of all nodes, which this machine must have.
     """
 
     version: str = jars.NEWEST
@@ -55,6 +56,7 @@ class Spec:
     settings: tuple[tuple[str, str], ...] = ()
     listeners: tuple[tuple[str, str], ...] = ()
     cluster_id: str = CLUSTER_ID
+    host: str = HOST
 
     @property
     def kraft(self) -> bool:
@@ -115,7 +117,7 @@ class Cluster:
 
     def address(self, listener: str = "PLAINTEXT", node: int = 1) -> str:
         """host:port of a listener of a node (counted from 1)."""
-        return f"{HOST}:{self.nodes[node - 1].ports[listener]}"
+        return f"{self.spec.host}:{self.nodes[node - 1].ports[listener]}"
 
     @property
     def bootstrap(self) -> str:
@@ -157,12 +159,11 @@ class Cluster:
         running = [node for node in self.nodes if node.process is not None]
         deadline = time.monotonic() + START_SECONDS
         for node in running:
-            _wait_for_port(node.ports["PLAINTEXT"], node.process, node.folder, deadline)
+            _wait_for_port((self.spec.host, node.ports["PLAINTEXT"]), node.process, node.folder, deadline)
         for node in running:
             # Its own logger would print each refused connection.
-            admin = AdminClient(
-                {"bootstrap.servers": f"{HOST}:{node.ports['PLAINTEXT']}", "log_level": 0, "socket.timeout.ms": 3000}
-            )
+            address = f"{self.spec.host}:{node.ports['PLAINTEXT']}"
+            admin = AdminClient({"bootstrap.servers": address, "log_level": 0, "socket.timeout.ms": 3000})
             while True:
                 try:
                     if len(admin.list_topics(timeout=3).brokers) >= len(running):
@@ -201,7 +202,7 @@ class Cluster:
     def _properties(self, node: _Node, keeper: int) -> dict[str, str]:
         protocols = {"PLAINTEXT": "PLAINTEXT", **dict(self.spec.listeners)}
         copies = str(min(3, self.spec.nodes))
-        listeners = ",".join(f"{name}://{HOST}:{node.ports[name]}" for name in protocols)
+        listeners = ",".join(f"{name}://{self.spec.host}:{node.ports[name]}" for name in protocols)
         properties = {
             "log.dirs": str(node.folder / "data"),
             "listeners": listeners,
@@ -343,7 +344,7 @@ class Cluster:
         options = [*self._logging(folder), "-Dzookeeper.jmx.log4j.disable=true"]
         command = self._java("org.apache.zookeeper.server.quorum.QuorumPeerMain", options, heap="128m")
         self._zookeeper = _spawn([*command, str(config)], folder)
-        _wait_for_port(port, self._zookeeper, folder, time.monotonic() + START_SECONDS)
+        _wait_for_port((HOST, port), self._zookeeper, folder, time.monotonic() + START_SECONDS)
         return port
 
 
@@ -390,16 +391,18 @@ def _spawn(command: list[str], folder: Path) -> subprocess.Popen[bytes]:
         )
 
 
-def _wait_for_port(port: int, process: subprocess.Popen[bytes] | None, folder: Path, deadline: float) -> None:
+def _wait_for_port(
+    address: tuple[str, int], process: subprocess.Popen[bytes] | None, folder: Path, deadline: float
+) -> None:
     while True:
         if process is None or process.poll() is not None:
             raise RuntimeError(f"a broker ended as it started; the end of its log:\n{_last_lines(folder)}")
         try:
-            socket.create_connection((HOST, port), timeout=1).close()
+            socket.create_connection(address, timeout=1).close()
             return
         except OSError:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"port {port} did not open; see {folder}") from None
+                raise TimeoutError(f"port {address[1]} did not open; see {folder}") from None
             time.sleep(0.05)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tests.incidents.lab import Incident
 
-MODULES = ("groups", "readers", "writers", "nodes", "healthy")
+MODULES = ("groups", "readers", "writers", "nodes", "transport", "healthy")
 
 
 def all_incidents() -> dict[str, Incident]:

@@ -12,7 +12,8 @@ import tempfile
 import traceback
 from pathlib import Path
 
-from tests.incidents import all_incidents
+from tests.brokers import jars
+from tests.incidents import all_incidents, network
 from tests.incidents.lab import Clusters, judge
 
 
@@ -30,6 +31,10 @@ def main() -> int:
     unknown = [name for name in options.names if name not in incidents]
     if unknown:
         parser.error(f"no incident {', '.join(unknown)}; see --list")
+    for artifact in ("connect-file", "kafka-streams"):
+        jars.fetch_more(jars.NEWEST, artifact)
+    jars.fetch(jars.NEWEST)
+    network.isolate()
     bad = 0
     with tempfile.TemporaryDirectory(prefix="kwire-incidents-") as folder:
         clusters = Clusters(Path(folder))

@@ -41,7 +41,7 @@ def write(
 ) -> None:
     """Write so many records a second. `large`: each so many-th record has so many bytes; `poison`: this one is bad."""
     producer = Producer({"linger.ms": 5, **config})
-    until, number = _ends(seconds), 0
+    until, number, due = _ends(seconds), 0, time.monotonic()
     while _going(until):
         length = large[1] if large and number % large[0] == large[0] - 1 else size
         value = b"poison" if number == poison else b"%08d" % number + os.urandom(length // 2).hex().encode()
@@ -53,7 +53,9 @@ def write(
         except KafkaException:
             producer.poll(0.2)
         number += 1
-        producer.poll(1 / rate)
+        due = max(due + 1 / rate, time.monotonic())
+        while (left := due - time.monotonic()) > 0 and _going(until):
+            producer.poll(min(left, 0.2))  # it returns as soon as a record was delivered
     producer.flush(5)
 
 

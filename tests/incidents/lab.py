@@ -15,7 +15,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,8 +47,9 @@ class Truth:
     """The statement that an incident calls for.
 
     `code`: of a finding on the first screen (any of several, where two say the same thing); `who`: words that it must
-    name; `also`: codes of errors and warnings that are true besides; `notes`: at most so many findings of any kind. A
-    code of None: the wire cannot tell the cause, for the reason `hidden`; then nothing but `also` may be said.
+    name (`{node_2}`: the address of node 2); `also`: codes of errors and warnings that are true besides; `notes`: at
+    most so many findings of any kind. A code of None: the wire cannot tell the cause, for the reason `hidden`; then
+    nothing but `also` may be said.
     """
 
     code: str | tuple[str, ...] | None
@@ -216,13 +217,16 @@ class Lab:
             process.send_signal(signal.SIGCONT)
 
     @contextlib.contextmanager
-    def capture(self, ports: tuple[int, ...] = ()) -> Iterator[None]:
+    def capture(
+        self, ports: tuple[int, ...] = (), interface: str = "lo", before: tuple[str, ...] = ()
+    ) -> Iterator[None]:
         """Record what is sent to and from the listeners that clients use; then end the clients."""
         every = [
             port for node in self.cluster.nodes for listener, port in node.ports.items() if listener != "CONTROLLER"
         ]
         bpf = " or ".join(f"tcp port {port}" for port in [*every, *ports])
-        with capturing("record", "-i", "lo", "-f", bpf, "-o", self.capture_path) as recording:
+        record = ("record", "-i", interface, "-f", bpf, "-o", self.capture_path)
+        with capturing(*record, before=before) as recording:
             yield
             self.end_clients()
             time.sleep(0.2)
@@ -331,7 +335,9 @@ def judge(incident: Incident, cluster: Cluster, folder: Path) -> Verdict:
             if node.process is None or node.process.poll() is not None:
                 node.process = None
                 cluster.restart(node.number)
-    return Verdict(incident, findings_of(capture))
+    addresses = {f"node_{node.number}": cluster.address(node=node.number) for node in cluster.nodes}
+    who = tuple(word.format(**addresses) for word in incident.truth.who)
+    return Verdict(replace(incident, truth=replace(incident.truth, who=who)), findings_of(capture))
 
 
 class Clusters:

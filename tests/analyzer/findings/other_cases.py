@@ -44,6 +44,13 @@ def retries(traffic: Traffic, wrong: bool) -> None:
         traffic.ask("AddPartitionsToTxn", number / 8, error="CONCURRENT_TRANSACTIONS", transactional_id="tx-1")
 
 
+@case("transaction-retries", "not where each retry passed")
+def retries_that_pass(traffic: Traffic, wrong: bool) -> None:
+    for number in range(40):
+        error = "CONCURRENT_TRANSACTIONS" if wrong or number % 2 else "NONE"
+        traffic.ask("AddPartitionsToTxn", number, error=error, transactional_id="tx-1")
+
+
 @case("aborts-many")
 def aborts(traffic: Traffic, wrong: bool) -> None:
     for number in range(20):
@@ -668,6 +675,17 @@ def answered_between(traffic: Traffic, wrong: bool) -> None:
     if not wrong:
         traffic.ask("ApiVersions", 2, on=8)
         traffic.rows["connections"][-1]["first_time"] = at(2)
+
+
+@case("no-kafka-answer", "of several clients, each less than three times, and answered between")
+def limited_together(traffic: Traffic, wrong: bool) -> None:
+    """A limit of connections that clients meet in turn; one client alone may have another reason."""
+    for number in range(4):
+        client_id = ("first", "second")[number % 2 if wrong else 0]
+        _closed_without_a_byte(traffic, number, client_id=client_id)
+    for second in (0, 1.5, 2.5, 9):
+        traffic.ask("Produce", second, on=9, client_id="first")
+        traffic.rows["connections"][-1]["first_time"] = at(1.5)
 
 
 @case("no-kafka-answer", "not where the version is refused")

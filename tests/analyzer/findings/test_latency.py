@@ -103,3 +103,15 @@ def test_a_client_of_a_connection_without_a_row_has_the_id_of_its_requests(tmp_p
     traffic.rows["connections"].clear()
     (finding,) = (finding for finding in judged(traffic) if finding.code == "metadata-storm")
     assert finding.who["client_id"] == "health"
+
+
+@pytest.mark.parametrize(("sent_again", "is_told"), [(9, True), (11, False)])
+def test_a_broker_is_not_blamed_for_what_tcp_repaired(sent_again: int, is_told: bool, tmp_path: Path) -> None:
+    """Answers that came 220 ms late, where one in a hundred packets was sent again: TCP's least timeout is 200 ms."""
+    traffic = Traffic(tmp_path / "dataset")
+    for number in range(100):
+        took = 220_000 if number >= 98 else 1000
+        traffic.ask("Produce", number / 10, took / 1000, broker_us=took)
+    packets = {"client_packets": 500, "broker_packets": 500, "retransmissions": sent_again}
+    traffic.rows["connections"][-1] |= packets
+    assert any(finding.code == "broker-slow" for finding in judged(traffic)) == is_told

@@ -571,6 +571,16 @@ def slow(traffic: Traffic, wrong: bool) -> None:
         traffic.ask("Produce", number / 10, took / 1000, broker_us=took - held, hold_us=held)
 
 
+@case("broker-slow", "not where packets were lost")
+def slow_and_lossy(traffic: Traffic, wrong: bool) -> None:
+    slow(traffic, True)
+    traffic.rows["connections"][-1] |= {
+        "client_packets": 300,
+        "broker_packets": 300,
+        "retransmissions": 6 + 12 * (not wrong),
+    }
+
+
 @case("broker-slow", "not for a moment")
 def slow_moment(traffic: Traffic, wrong: bool) -> None:
     for number in range(100):

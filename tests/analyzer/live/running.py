@@ -52,13 +52,17 @@ def _as_from_a_terminal() -> None:
 
 @contextmanager
 def running(
-    *arguments: object, folder: Path | None = None, stdout: int | None = subprocess.DEVNULL
+    *arguments: object,
+    folder: Path | None = None,
+    stdout: int | None = subprocess.DEVNULL,
+    before: Sequence[str] = (),
 ) -> Iterator[Running]:
     """Run a command with default signal handlers, as from a terminal, and kill it at the end if it still runs.
 
+    `before`: words before the command, of a program that becomes it (`ip netns exec NAME`).
     Tests may themselves run under nohup, and a process inherits ignored signals."""
     process = subprocess.Popen(
-        [*KWIRE, *map(str, arguments)],
+        [*before, *KWIRE, *map(str, arguments)],
         cwd=folder or ROOT,
         text=True,
         stdin=subprocess.DEVNULL,
@@ -82,10 +86,13 @@ def running(
 
 @contextmanager
 def capturing(
-    *arguments: object, folder: Path | None = None, stdout: int | None = subprocess.DEVNULL
+    *arguments: object,
+    folder: Path | None = None,
+    stdout: int | None = subprocess.DEVNULL,
+    before: Sequence[str] = (),
 ) -> Iterator[Running]:
     """Run a command like `running`, and wait until it captures."""
-    with running(*arguments, folder=folder, stdout=stdout) as begun:
+    with running(*arguments, folder=folder, stdout=stdout, before=before) as begun:
         begun.wait_for("capturing on")
         yield begun
 
