@@ -1,6 +1,6 @@
 """The report that `kwire view` serves: made once, under the server's policy, and its evidence leads into the page.
 
-Proves: reports/view/sql_questions, reports/page/report.html
+Proves: reports/view/sql_questions, reports/page/rendering
 """
 
 from __future__ import annotations
