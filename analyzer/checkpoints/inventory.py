@@ -144,7 +144,7 @@ _WATCH: Final = (
     "kwire.analyzer.live.reader_lag.ReaderStanding",
     "kwire.analyzer.live.live_counts.Counts:time_ns told _told _seconds _groups _since open delays _standing",
     "kwire.analyzer.live.evaluation_windows.EvaluationWindows:"
-    "_topics told left_out _sink _rows _since _now _refused_since",
+    "_topics told left_out _sink _rows _since _now _early_after",
     "kwire.analyzer.live.watch_session.SessionState",
 )
 """The same, of a watch besides: others do not load them."""

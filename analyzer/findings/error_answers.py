@@ -215,7 +215,7 @@ CLAIMS.append(_misnamed)
     "error",
     "svc-a (10.0.0.4) keeps asking for topic ordres, which does not exist: 14 times, 10:01:03 to 10:01:13.",
     why="A topic that was created a moment ago is known within 0.2 s; a name that does not exist was asked for 14 "
-    "times in 10 s. Three answers over 5 s, or ten over one. So is a name that no topic can have (a note, "
+    "times in 10 s. Three answers over 3 s, or ten over one. So is a name that no topic can have (a note, "
     "admin-refused, where it was asked for less often).",
     suppressed_when="The topic is there later (then it was being created), at brokers of the same cluster: those whose "
     "Metadata has an address in common.",

@@ -151,7 +151,9 @@ def without_answers(capture: CaptureFrame) -> list[WithoutAnswers]:
     pairs = capture.client_of.astype(np.int64) << 32 | capture.broker_of
     brokers, first = arrow.distinct(capture.broker_of[speaking]), capture.link_times("first_time")
     out = []
-    refusing = {broker: _refused_at_once(capture, rows, broker, int(closes)) for broker in _broker_numbers(capture, rows)}
+    refusing = {
+        broker: _refused_at_once(capture, rows, broker, int(closes)) for broker in _broker_numbers(capture, rows)
+    }
     for group_rows in split(rows, capture.client[rows], capture.broker[rows]):
         links = arrow.distinct(capture.exchanges.link[group_rows])
         refused = refusing[int(capture.broker[group_rows[0]])]

@@ -34,8 +34,8 @@ from kwire.captures.files import CapturePoint
 from kwire.captures.kernels import NULL
 
 SECONDS: Final = 30
-EARLY_SECONDS: Final = 1
-"""A topic that is not there is told so long after it was first refused: at once it may just be made."""
+EARLY_NS: Final = 500_000_000
+"""Time from a topic's first refusal to its evaluation, and from that to the next: clients ask again each second."""
 EARLY: Final = ("topic-missing",)
 """Rules that are evaluated before a lap is over, where an answer refuses an unknown topic."""
 STALL_SECONDS: Final = 2
@@ -78,7 +78,8 @@ class EvaluationWindows:
         self._parts: dict[str, list[pa.Table]] = {name: [] for name in tables.TABLES}
         self._rows = 0
         self._since: int | None = None
-        self._refused_since: int | None = None
+        self._early_after: int | None = None
+        """When a topic was refused first, then when that was evaluated last, ns."""
         self._now = getattr(self, "_now", 0)
 
     def go_on(self, engine: Engine) -> None:
@@ -96,8 +97,8 @@ class EvaluationWindows:
         answered = window.every.column("response_end")
         when = when[when != NULL]
         refused = np.isin(window.every.column("error_code"), _UNKNOWN_TOPIC) & (answered != NULL)
-        if refused.any() and self._refused_since is None:
-            self._refused_since = int(answered[refused].min())
+        if refused.any() and self._early_after is None:
+            self._early_after = int(answered[refused].min())
         times = [self._now, *(int(values.max()) for values in (when, answered[answered != NULL]) if len(values))]
         self._now = max(times)
         until = int(np.max(when)) if len(when) else None
@@ -114,8 +115,8 @@ class EvaluationWindows:
             yield from self._fresh([_stalled(self._point.name, still)], still.since_ns)
         if until is not None and self._since is not None and until - self._since >= SECONDS * _SECOND_NS:
             yield from self.end()
-        elif self._refused_since is not None and self._now - self._refused_since >= EARLY_SECONDS * _SECOND_NS:
-            self._refused_since = None
+        elif refused.any() and self._early_after is not None and self._now - self._early_after >= EARLY_NS:
+            self._early_after = self._now
             yield from self._early()
 
     def _keep(self, rows: Iterable[Rows]) -> None:
