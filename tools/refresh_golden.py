@@ -12,7 +12,9 @@ of the two releases that `analyzer/definitions/` was made from. Out:
   topics in each version, as the coordinators' and the controller's own serdes write and read them;
 - `embedded-RELEASE.tsv` with the same, by `GoldenEmbedded.java`, for what `definitions/embedded.json` says by hand;
 - `payloads-RELEASE.tsv`, by `GoldenPayloads.java`, with lines of topic, side, bytes, JSON: keys and values of topics of
-  MirrorMaker, Connect and Kafka Streams.
+  MirrorMaker, Connect and Kafka Streams;
+- `tests/analyzer/payloads/golden/`: `apicurio.json`, `glue.json`, by `GoldenApicurio.java` and `GoldenGlue.java`, with
+  schemas and cases: what the serializers of these registries write.
 """
 
 from __future__ import annotations
@@ -26,14 +28,32 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from refresh_definitions import NEW_RELEASE, OLD_RELEASE, RECORD_ARTIFACTS, definitions_of, fetch_jars
+from refresh_definitions import NEW_RELEASE, OLD_RELEASE, RECORD_ARTIFACTS, definitions_of, fetch_jars, pom
 
 FOLDER = Path(__file__).resolve().parent.parent / "tests" / "golden"
+PAYLOADS = FOLDER.parent / "analyzer" / "payloads" / "golden"
 PROGRAMS = Path(__file__).resolve().parent
 SEED = "1"
 MESSAGES_PER_LAYOUT = "5"
 CONNECT_RELEASE = "4.3.1"
 """The newest release whose connect-runtime and kafka-streams are published where Maven looks by default."""
+
+
+SERIALIZERS = {
+    "GoldenApicurio.java": [
+        "io.apicurio:apicurio-registry-serdes-avro-serde:2.6.6.Final",
+        "io.apicurio:apicurio-registry-serdes-protobuf-serde:2.6.6.Final",
+    ],
+    "GoldenGlue.java": ["software.amazon.glue:schema-registry-serde:1.1.24"],
+}
+"""Programs that write with the serializers of registries, and what these need."""
+
+
+def fetch(folder: Path, *coordinates: str) -> None:
+    """Copy artifacts and what they run with into `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "pom.xml").write_text(pom(*coordinates))
+    subprocess.run(["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=."], cwd=folder, check=True)
 
 
 def run(folder: Path, program: str, *arguments: str, read: bytes = b"") -> bytes:
@@ -82,6 +102,11 @@ def main() -> int:
         write(f"embedded-{CONNECT_RELEASE}.tsv", run(folder, "GoldenEmbedded.java"))
         fetch_jars(CONNECT_RELEASE, folder, "connect-mirror")
         write(f"payloads-{CONNECT_RELEASE}.tsv", run(folder, "GoldenPayloads.java"))
+        for program, coordinates in SERIALIZERS.items():
+            folder = (arguments.jars or Path(temporary)) / program
+            fetch(folder, *coordinates)
+            name = program.removeprefix("Golden").removesuffix(".java").lower()
+            (PAYLOADS / f"{name}.json").write_bytes(run(folder, program))
     return 0
 
 

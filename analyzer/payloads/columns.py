@@ -15,18 +15,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kwire.analyzer.payloads.decoder import KEY, NO_HEADERS, VALUE, PayloadDecoder
+from kwire.analyzer.payloads.framing import PROTOBUF_TYPE
 from kwire.analyzer.payloads.schemas import Schema
 from kwire.analyzer.protocol import schema
 
-_HEADERS: Final = tuple(
-    f"{prefix}{side}{name}"
-    for side in (KEY, VALUE)
-    for prefix, name in (
-        ("__", "_schema_id"),
-        *(("apicurio.", name) for name in (".globalId", ".contentId", ".protobuf.type", ".msgType")),
-    )
+_HEADERS: Final = (
+    PROTOBUF_TYPE,
+    *(f"__{side}_schema_id" for side in (KEY, VALUE)),
+    *(f"apicurio.{side}.{name}" for side in (KEY, VALUE) for name in ("globalId", "contentId", "msgType", "encoding")),
 )
-"""Headers that name a schema."""
+"""Headers that name a schema, or say how a key or value is written with it."""
 _MOST_USED: Final = 4 << 20
 """Characters of what one schema refers to that are kept."""
 _ROWS: Final = 1 << 14

@@ -127,9 +127,9 @@ class PayloadDecoder:
         frame = frame_of(data, side, headers, self._limits)
         if frame is not None:
             codec = self.schemas.by_id(frame.schema_id)
-            if not isinstance(codec, Unreadable):
+            if not isinstance(codec, Unreadable) and not frame.is_json:
                 if codec.format == PROTOBUF:
-                    return codec.nodes(frame.data, frame.start, frame.message, frame.registry == CONFLUENT), frame
+                    return codec.nodes(frame.data, frame.start, frame.message, frame.registry), frame
                 return codec.nodes(frame.data, frame.start) if codec.format == AVRO else None, frame
         codec = self._of_topic(topic, side)
         if codec is not None and not isinstance(codec, Unreadable) and codec.format in (AVRO, PROTOBUF):
@@ -144,6 +144,9 @@ class PayloadDecoder:
 
     def _framed(self, frame: SchemaReference) -> Payload | None:
         """Return the payload of a frame; None where the bytes are more likely no frame."""
+        if frame.is_json:
+            with contextlib.suppress(UndecodableError):
+                return Payload(JSON, frame.schema_id, self._json(frame.data), None)
         codec = self.schemas.by_id(frame.schema_id)
         if isinstance(codec, Unreadable):
             if not codec.is_known and frame.registry == CONFLUENT and json_text.looks_like(frame.data[frame.start :]):
@@ -194,6 +197,5 @@ def _decoded(codec: Any, frame: SchemaReference) -> bytes:
     if codec.format != PROTOBUF:
         decoded: bytes = codec.decode(frame.data, frame.start)
         return decoded
-    indexes = frame.registry == CONFLUENT
-    decoded = codec.decode(frame.data, frame.start, frame.message, indexes)
+    decoded = codec.decode(frame.data, frame.start, frame.message, frame.registry)
     return decoded

@@ -6,6 +6,8 @@ In: a key or value, and the record's headers. Out: a `SchemaReference`, or None 
 - Confluent by header: `__key_schema_id` and `__value_schema_id` hold byte 1 and a GUID, or byte 0 and an id
 - Apicurio (`DefaultIdHandler`): byte 0 and an 8-byte id; by header: `apicurio.value.globalId`, `.contentId` and others
 - AWS Glue (`GlueSchemaRegistrySerializer`): byte 3, a byte for compression (0 none, 5 zlib), a UUID
+
+Before Protobuf each has a way to name the message: Confluent its indexes, Glue one index, Apicurio its name.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ CONFLUENT, APICURIO, GLUE = "confluent", "apicurio", "glue"
 
 FRAMING: Final = "framing"
 """Type of a tree's node for what stands before a payload."""
+PROTOBUF_TYPE: Final = "apicurio.protobuf.type"
+"""Header with the name of a value's message; keys have none of their own."""
 _GLUE_VERSION: Final = 3
 _GLUE_PLAIN, _GLUE_ZLIB = 0, 5
 _GLUE_HEADER: Final = 18
@@ -44,6 +48,7 @@ class SchemaReference(NamedTuple):
     data       bytes that hold the payload; start: where it begins in them
     sure       False: other bytes may look so too
     message    Protobuf: the name of the message, where a header says it
+    is_json    Avro: in its form as JSON, as a header says
     """
 
     registry: str
@@ -52,6 +57,7 @@ class SchemaReference(NamedTuple):
     start: int
     sure: bool = True
     message: str | None = None
+    is_json: bool = False
 
 
 def frame_of(data: bytes, side: str, headers: Mapping[str, bytes], limits: PayloadLimits) -> SchemaReference | None:
@@ -115,16 +121,17 @@ def _by_header(data: bytes, side: str, headers: Mapping[str, bytes]) -> SchemaRe
     for kind in ("globalId", "contentId"):
         number = headers.get(f"apicurio.{side}.{kind}")
         if number is not None and len(number) in (4, 8):
-            message = headers.get(f"apicurio.{side}.protobuf.type") or headers.get(f"apicurio.{side}.msgType")
+            message = headers.get(PROTOBUF_TYPE) or headers.get(f"apicurio.{side}.msgType")
             name = message.decode(errors="replace") if message else None
-            return SchemaReference(APICURIO, str(int.from_bytes(number, "big")), data, 0, message=name)
+            is_json = headers.get(f"apicurio.{side}.encoding") == b"JSON"
+            return SchemaReference(APICURIO, str(int.from_bytes(number, "big")), data, 0, True, name, is_json)
     return None
 
 
 def _glue(data: bytes, limits: PayloadLimits) -> SchemaReference:
     schema_id = str(uuid.UUID(bytes=data[2:_GLUE_HEADER]))
     if data[1] == _GLUE_PLAIN:
-        return SchemaReference(GLUE, schema_id, data, _GLUE_HEADER, sure=False)
+        return SchemaReference(GLUE, schema_id, data, _GLUE_HEADER, sure=_is_uuid(data[2:_GLUE_HEADER]))
     opened = zlib.decompressobj()
     try:
         payload = opened.decompress(data[_GLUE_HEADER:], limits.payload_bytes + 1)

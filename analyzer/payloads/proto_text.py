@@ -164,7 +164,7 @@ class _Parser:
         if oneof is not None:
             field.oneof_index = oneof
         label = self._peek()
-        if label in _LABELS and self._peek(1) not in ("=", "."):
+        if label in _LABELS and (self._peek(1) not in ("=", ".") or self._has_gap()):
             self._next()
             field.label = _LABELS[label]
             if label == "optional" and self._file.syntax == "proto3":
@@ -185,6 +185,11 @@ class _Parser:
             field.name = self._word()
         self._number(field)
         self._expect(";")
+
+    def _has_gap(self) -> bool:
+        """Return whether there is a dot after a blank: a name from the outermost package on, as in `repeated .a.B`."""
+        _, word, start = self._tokens[self._at]
+        return self._peek(1) == "." and self._tokens[self._at + 1][2] > start + len(word)
 
     def _number(self, field: Any) -> None:
         """Read `= N [options]`."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import binascii
 import importlib
+import re
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -20,6 +21,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from kwire.analyzer.payloads import json_text, proto_text
+from kwire.analyzer.payloads.framing import APICURIO, CONFLUENT, GLUE
 from kwire.analyzer.payloads.limits import PayloadLimits, UndecodableError, size_reason
 from kwire.analyzer.protocol.tree import Node
 
@@ -58,6 +60,7 @@ _AS_JSON: Final = frozenset(
 _WRAPPED_LONGS: Final = frozenset({"google.protobuf.Int64Value", "google.protobuf.UInt64Value"})
 _MOST_IMPORTS: Final = 500
 _MOST_INDEXES: Final = 32
+_REF_NAME: Final = 0x0A
 _WIRE_KINDS: Final = ("varint", "64 bits", "bytes", "group", "end of group", "32 bits")
 
 
@@ -79,6 +82,7 @@ class ProtobufCodec:
             raise UndecodableError(f"the schema cannot be used: {reason}"[:300]) from None
         self._file = main
         self._classes: dict[str, type[Message]] = {}
+        self._in_order: list[str] | None = None
 
     def _add(self, file: descriptor_pb2.FileDescriptorProto, depth: int) -> None:
         """Put a file into the pool, after what it imports; files that are not known are left out."""
@@ -111,26 +115,37 @@ class ProtobufCodec:
         self._add(file, depth + 1)
         return True
 
-    def decode(self, data: bytes, start: int = 0, message: str | None = None, indexes: bool = False) -> bytes:
+    def decode(self, data: bytes, start: int = 0, message: str | None = None, registry: str | None = None) -> bytes:
         """Return a payload as JSON: `data` from `start` on, of the message that is named, or the first one.
 
-        `indexes`: it begins with Confluent's indexes of the message type. Raises UndecodableError."""
-        parsed = self._parsed(data, start, message, indexes)[0]
+        `registry`: whose framing is before it, which names the message in a way of its own. Raises UndecodableError."""
+        parsed = self._parsed(data, start, message, registry)[0]
         return json_text.dump(_Values(self._limits).of(parsed))
 
-    def nodes(self, data: bytes, start: int = 0, message: str | None = None, indexes: bool = False) -> tuple[Node, ...]:
+    def nodes(
+        self, data: bytes, start: int = 0, message: str | None = None, registry: str | None = None
+    ) -> tuple[Node, ...]:
         """Return a payload as nodes with the bytes of each field. Raises UndecodableError."""
-        _, descriptor, at = self._parsed(data, start, message, indexes)
+        _, descriptor, at = self._parsed(data, start, message, registry)
         return _Fields(data, self._limits).of(descriptor, at, len(data), 0)
 
-    def _parsed(self, data: bytes, at: int, message: str | None, indexes: bool) -> tuple[Message, Descriptor, int]:
+    def _parsed(
+        self, data: bytes, at: int, message: str | None, registry: str | None
+    ) -> tuple[Message, Descriptor, int]:
         if len(data) - at > self._limits.payload_bytes:
             raise UndecodableError(size_reason(len(data) - at, self._limits.payload_bytes))
-        if not indexes:
-            names = [self._named(message)]
-        else:
+        may_refer = message is None and registry in (APICURIO, CONFLUENT)  # Apicurio has Confluent's framing too
+        reference = self._referred(data, at) if may_refer else None
+        if reference is not None:
+            names, at = [reference[0]], reference[1]
+        elif registry == CONFLUENT:
             path, at = _indexes(data, at)
             names = self._indexed(path)
+        elif registry == GLUE:
+            index, at = _varint(data, at)
+            names = [self._sorted(index)]
+        else:
+            names = [self._named(message)]
         parsed = [self._message(name, data, at) for name in names]
         if len(parsed) > 1:
             parsed = [message for message in parsed if not len(unknown_fields.UnknownFieldSet(message))]
@@ -156,13 +171,46 @@ class ProtobufCodec:
         return self._classes[name]
 
     def _named(self, message: str | None) -> str:
-        """Return the full name of a message; a header may have its short name."""
+        """Return the full name of a message; a header may have its short name, or that of its class in Java."""
         if not self._file.message_type:
             raise UndecodableError("the schema has no message")
         package = f"{self._file.package}." if self._file.package else ""
         if message is None:
             return f"{package}{self._file.message_type[0].name}"
-        return message if message.startswith(package) else package + message
+        names = [message, package + message, package + re.split(r"[.$]", message)[-1]]
+        return next((name for name in names if self._has(name)), names[0])
+
+    def _has(self, name: str) -> bool:
+        try:
+            self._pool.FindMessageTypeByName(name)
+        except KeyError:
+            return False
+        return True
+
+    def _referred(self, data: bytes, at: int) -> tuple[str, int] | None:
+        """Return the message that Apicurio's serializers name before a payload, as a message `Ref` with a length
+        before it, and where the payload begins; None: there is none."""
+        if len(data) < at + 3 or data[at + 1] != _REF_NAME or data[at + 2] + 2 != data[at]:
+            return None
+        end = at + 1 + data[at]
+        name = data[at + 3 : end].decode(errors="replace")
+        named = [kind.name for kind in self._file.message_type if kind.name == name]
+        return (self._named(name), end) if named and end <= len(data) else None
+
+    def _sorted(self, index: int) -> str:
+        """Return the message with an index of Glue's: of all in a file, nested ones too, in order of their names."""
+        if self._in_order is None:
+            package = f"{self._file.package}." if self._file.package else ""
+            waiting = [(package + kind.name, kind) for kind in self._file.message_type]
+            names = []
+            while waiting:
+                name, kind = waiting.pop()
+                names.append(name)
+                waiting += [(f"{name}.{nested.name}", nested) for nested in kind.nested_type]
+            self._in_order = sorted(names)
+        if index >= len(self._in_order):
+            raise UndecodableError(f"the schema has no message with the index {index}")
+        return self._in_order[index]
 
     def _indexed(self, path: Sequence[int]) -> list[str]:
         """Return the messages that Confluent's indexes may name: its clients for Java do not count the entries of maps

@@ -14,6 +14,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, json_format
 
 from kwire import open_dataset
 from kwire.analyzer.payloads import proto_text, protobuf
+from kwire.analyzer.payloads.framing import CONFLUENT
 from tests.analyzer.cli.test_parser import kwire, printed, refused
 from tests.analyzer.payloads.golden_payloads import (
     GOLDEN,
@@ -114,7 +115,7 @@ def test_protobuf_schemas_come_as_text_or_descriptors(kind: str) -> None:
         packed = base64.b64decode((GOLDEN / "order.desc.base64").read_text())
         _, files = protobuf.of_descriptor_set(packed)
         codec = protobuf.ProtobufCodec(files["order.proto"], files)
-    assert json.loads(codec.decode(case.data, 5, None, True)) == case.json
+    assert json.loads(codec.decode(case.data, 5, None, CONFLUENT)) == case.json
 
 
 @pytest.mark.parametrize("case", golden()[1], ids=lambda case: case.name)
@@ -124,7 +125,7 @@ def test_nodes_have_the_bytes_of_each_field(case: Case) -> None:
     if case.format == "json_schema":
         return
     start = 0 if case.name == "fastavro" else 5
-    more = (None, True) if case.format == "protobuf" else ()
+    more = (None, CONFLUENT) if case.format == "protobuf" else ()
     nodes = codec.nodes(case.data, start, *more)  # type: ignore[union-attr]
     assert nodes[-1].end == len(case.data)
     for left, right in pairwise(nodes):

@@ -59,6 +59,7 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     "avro: records without bytes": (lambda: avro(EMPTY, b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\1"), "more than"),
     "avro: fields without bytes": (lambda: avro(doubling(), b""), "more than"),
     "avro: negative count": (lambda: avro(LONGS, b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\1\0"), "ends too early"),
+    "avro: negative count of nulls": (lambda: avro(NULLS, b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\1\0"), "more than"),
     "avro: number without end": (lambda: avro(LONGS, b"\2" + b"\xff" * 100), "more than 64 bits"),
     "avro: size beyond the end": (lambda: avro(STRING, b"\xfe\xff\xff\xff\x0f"), "bytes where"),
     "avro: negative size": (lambda: avro(STRING, b"\1"), "-1 bytes"),
