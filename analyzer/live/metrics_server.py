@@ -36,7 +36,8 @@ _ERRORS: Final = ("api", "broker", "client_id", "error")
 
 
 class Standing(NamedTuple):
-    """Contents of a scrape. ended: all that there is was read."""
+    """Contents of a scrape. ended: all that there is was read; one_of: of so many
+    connections one is captured."""
 
     counted: Counted
     open: list[OpenAtBroker]
@@ -44,6 +45,7 @@ class Standing(NamedTuple):
     dropped: int
     packets: int
     ended: bool
+    one_of: int = 1
 
 
 def serve(address: tuple[str, int], standing: Callable[[], Standing]) -> tuple[str, Callable[[], None]]:
@@ -133,6 +135,9 @@ def families(now: Standing) -> Iterator[Metric]:
         "kwire_capture_dropped_packets", "Packets that the capture lost, as far as anybody says.", value=now.dropped
     )
     yield CounterMetricFamily("kwire_capture_packets", "Packets read.", value=now.packets)
+    yield GaugeMetricFamily(
+        "kwire_capture_sampled_ratio", "Share of the connections that is captured (--sample).", value=1 / now.one_of
+    )
 
 
 def _latencies(counted: Counted) -> Metric:

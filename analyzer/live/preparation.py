@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from kwire.analyzer.common.escapes import printable
 from kwire.analyzer.pipeline.read_options import FEW_THREADS, ReadOptions, cores
+from kwire.captures.live import interfaces
 from kwire.captures.live.taps import Tap
 
 if TYPE_CHECKING:
@@ -35,7 +36,18 @@ def say(line: str) -> None:
 def begun(tap: Tap, what: str) -> None:
     """Say that it listens."""
     how = f"filter: {tap.expression}" if tap.expression else "everything"
-    say(f"kwire: {what} ({tap.how}; {how}); Ctrl-C ends it")
+    share = "" if tap.one_of == 1 else f"; {sampled(tap.one_of)}"
+    say(f"kwire: {what} ({tap.how}; {how}{share}); Ctrl-C ends it")
+    if interfaces.joins_segments(tap.interface) is False:
+        say(
+            f"note: {tap.interface}: generic receive offload is off, so each segment is a packet of its own; "
+            f"with ethtool -K {tap.interface} gro on fewer and larger ones are to be worked off"
+        )
+
+
+def sampled(one_of: int) -> str:
+    """Say which share of the connections is captured."""
+    return f"one of {one_of:,} connections (--sample)"
 
 
 def reading(options: ReadArguments) -> ReadOptions:

@@ -13,7 +13,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from kwire.analyzer.common.errors import UsageError
-from kwire.analyzer.live.preparation import begun, say
+from kwire.analyzer.live.preparation import begun, sampled, say
 from kwire.analyzer.live.stop_conditions import ended_by
 from kwire.captures.errors import CaptureError
 from kwire.captures.live.capture_queue import CaptureQueue, Drops
@@ -62,7 +62,7 @@ def record(options: RecordOptions, tap: Tap) -> int:
             with contextlib.suppress(CaptureError):
                 recording.close(belt.drops())
             raise
-    _tell_end(recording, belt.drops())
+    _tell_end(recording, belt.drops(), tap.one_of)
     if tap.problem:
         raise CaptureError(f"-i {tap.interface}: {tap.problem}", "what was captured until then is kept")
     return 0
@@ -89,7 +89,7 @@ def _tell(seconds: float, recording: Recording, drops: Drops) -> None:
         sys.stderr.flush()
 
 
-def _tell_end(recording: Recording, drops: Drops) -> None:
+def _tell_end(recording: Recording, drops: Drops, one_of: int) -> None:
     if sys.stderr.isatty():
         sys.stderr.write(_CLEAR)
     who = {"by the kernel's buffer": drops.kernel, "by the interface": drops.interface, "by kwire": drops.queue}
@@ -98,4 +98,6 @@ def _tell_end(recording: Recording, drops: Drops) -> None:
     say(
         f"kwire: {recording.packets:,} packets, {recording.bytes / 1e6:,.1f} MB{files}; "
         + (f"dropped: {lost}" if drops.total else lost)
+        + (f"; {recording.bytes / recording.packets:,.0f} bytes a packet in the mean" if recording.packets else "")
+        + ("" if one_of == 1 else f"; {sampled(one_of)}")
     )

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 def listening(options: LiveOptions) -> Tap:
     """The interface, opened; rights are given up. Raises CaptureError."""
-    tap = opened(CaptureOptions(options.interface or "", options.bpf, options.snaplen or SNAPLEN, options.via))
+    interface, snaplen, one_of = options.interface or "", options.snaplen or SNAPLEN, options.one_of or 1
+    tap = opened(CaptureOptions(interface, options.bpf, snaplen, options.via, one_of))
     notice = interfaces.give_up_rights()
     if notice:
         say(f"note: {notice}")
@@ -83,9 +84,9 @@ def watch(options: WatchOptions) -> int:
         if options.from_start:
             raise UsageError("--from-start goes with a folder", "leave it out")
         return with_kernels(options, "watch", "watch_interface")
-    for name in ("bpf", "snaplen", "via", "spool"):
+    for name in ("bpf", "snaplen", "one_of", "via", "spool"):
         if getattr(options, name) is not None:
-            option = "-f" if name == "bpf" else f"--{name}"
+            option = {"bpf": "-f", "one_of": "--sample"}.get(name, f"--{name}")
             raise UsageError(f"{option} goes with -i", "it is about capturing; add -i IFACE")
     if options.source is not None and os.path.isfile(options.source):
         announce_compilation()  # a small one is read without compiling

@@ -24,7 +24,7 @@ from kwire.analyzer.findings.wording import moment as clock
 from kwire.analyzer.live.evaluation_windows import finding_key
 from kwire.analyzer.live.folder_checkpoint import FolderCheckpoint, FolderWatchedError
 from kwire.analyzer.live.live_counts import SECONDS, Moment
-from kwire.analyzer.live.preparation import begun, reading, say, warm_up
+from kwire.analyzer.live.preparation import begun, reading, sampled, say, warm_up
 from kwire.analyzer.live.stop_conditions import ended_by
 from kwire.analyzer.live.watch_session import WatchSession
 from kwire.analyzer.pipeline.points import AnalysisOptions, parsed
@@ -46,14 +46,21 @@ _LATE_NS = 2 * 10**9
 @dataclass(slots=True)
 class WatchedSource:
     """Source that is watched: its name, its packets, how many were lost, how to end it. `live`: packets come as they
-    are captured, so their time is the clock's; `place`: the checkpoint of a folder."""
+    are captured, so their time is the clock's; `one_of`: of so many connections one is captured; `place`: the
+    checkpoint of a folder."""
 
     point: CapturePoint
     stdin: BinaryIO | Follower | None
     drops: Callable[[], int | None]
     stop: Callable[[], None]
     live: bool = False
+    one_of: int = 1
     place: FolderCheckpoint | None = None
+
+    @property
+    def shown(self) -> str:
+        """Its name, for people."""
+        return self.point.name if self.one_of == 1 else f"{self.point.name}, {sampled(self.one_of)}"
 
 
 def watch_interface(options: WatchOptions, tap: Tap) -> int:
@@ -63,7 +70,7 @@ def watch_interface(options: WatchOptions, tap: Tap) -> int:
         warm_up()  # where that was not possible before
         point = CapturePoint(tap.interface, ("-",))
         stream = cast(BinaryIO, LiveStream(belt))
-        source = WatchedSource(point, stream, lambda: belt.drops().total, belt.stop, live=True)
+        source = WatchedSource(point, stream, lambda: belt.drops().total, belt.stop, True, tap.one_of)
         code = _watch(options, source)
     if tap.problem:
         say(f"note: {tap.interface}: the capture ended: {tap.problem}")
@@ -142,7 +149,7 @@ def _watch(options: WatchOptions, source: WatchedSource) -> int:
         elif screen:
             from kwire.analyzer.live.screen import Screen
 
-            Screen(session, source.point.name, lambda: _lost(session, source)).run(stop)
+            Screen(session, source.shown, lambda: _lost(session, source)).run(stop)
             end()
         else:
             _lines(session, source, stop)
@@ -183,6 +190,7 @@ def _served(session: WatchSession, source: WatchedSource, address: tuple[str, in
                 _lost(session, source),
                 session.engine.reader.counts["packets"],
                 session.ended.is_set(),
+                source.one_of,
             )
 
     served, end = metrics_server.serve(address, standing)
@@ -220,9 +228,9 @@ def _once(session: WatchSession, source: WatchedSource, screen: bool, stop: thre
     if screen:
         from kwire.analyzer.live.screen import printed
 
-        printed(now, list(session.findings), source.point.name, lost)
+        printed(now, list(session.findings), source.shown, lost)
         return
-    _write(second_of(now, lost))
+    _write(second_of(now, lost, source.one_of))
     for finding in session.findings:
         _write(finding_of(finding))
 
@@ -249,17 +257,19 @@ def _lines(session: WatchSession, source: WatchedSource, stop: threading.Event) 
             since = {finding_key(row): session.since(row) for row in findings} if place is not None else {}
             end = (session.exchanges, session.counts.until) if over and session.failure is None else None
         if place is None:
-            for line in _in_order(moments, findings, lost):
+            for line in _in_order(moments, findings, lost, source.one_of):
                 _write(line)
             continue
         fresh = [moment for moment in moments if moment.time_ns // 10**9 > place.second]
         last = max([moment.time_ns // 10**9 for moment in fresh], default=-1)
-        place.tell([json_text(line) for line in _in_order(fresh, findings, lost)], last, since, end)
+        place.tell([json_text(line) for line in _in_order(fresh, findings, lost, source.one_of)], last, since, end)
 
 
-def _in_order(moments: Sequence[Moment], findings: Sequence[dict[str, Any]], lost: int) -> Iterator[dict[str, Any]]:
+def _in_order(
+    moments: Sequence[Moment], findings: Sequence[dict[str, Any]], lost: int, one_of: int
+) -> Iterator[dict[str, Any]]:
     """Return the lines to print, in order of time."""
-    yield from (second_of(moment, lost) for moment in moments)
+    yield from (second_of(moment, lost, one_of) for moment in moments)
     yield from map(finding_of, findings)
 
 
@@ -268,14 +278,15 @@ def _write(line: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def second_of(now: Moment, dropped: int) -> dict[str, Any]:
-    """One second (or the last ten) as JSON."""
+def second_of(now: Moment, dropped: int, one_of: int = 1) -> dict[str, Any]:
+    """One second (or the last ten) as JSON. one_of: of so many connections one was captured."""
     return {
         "time": rfc3339(now.time_ns // 1000),
         "exchanges": round(now.exchanges, 3),
         "errors": round(now.errors, 3),
         "bytes": round(now.bytes, 3),
         "dropped": dropped,
+        **({} if one_of == 1 else {"sample": f"1/{one_of}"}),
         "clients": now.client_count,
         "apis": [
             {

@@ -10,7 +10,7 @@ from kwire.analyzer.options import common, values
 from kwire.analyzer.options.common import CommandOptions, LiveOptions, PayloadArguments, ReadArguments, SparkOptions
 from kwire.analyzer.options.declare import argument, flag, option
 
-LIVE = ("bpf", "snaplen", "duration", "via", "spool", "rotate_bytes", "rotate_seconds", "keep")
+LIVE = ("bpf", "snaplen", "one_of", "duration", "via", "spool", "rotate_bytes", "rotate_seconds", "keep")
 """Options that mean nothing without an interface."""
 
 
@@ -130,7 +130,7 @@ def run_by(options: AnalyzeOptions) -> str:
         return "kwire.analyzer.live.startup:analyze"
     for name in LIVE:
         if getattr(options, name) is not None and not (options.follow and name == "duration"):
-            spelled = {"bpf": "-f", "duration": "--for"}.get(name, f"--{name.replace('_', '-')}")
+            spelled = {"bpf": "-f", "duration": "--for", "one_of": "--sample"}.get(name, f"--{name.replace('_', '-')}")
             raise UsageError(f"{spelled} goes with -i", "it is about capturing; add -i IFACE")
     if options.follow:
         return "kwire.analyzer.live.startup:follow"

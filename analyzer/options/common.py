@@ -159,6 +159,13 @@ class LiveOptions:
         group=_LIVE,
         help="kept of each packet (default: 262,144)",
     )
+    one_of: int | None = option(
+        "--sample",
+        parse=values.share,
+        metavar="1/N",
+        group=_LIVE,
+        help="one of N connections alone, each whole: where all are too much for this machine",
+    )
     duration: float | None = option(
         "--for",
         parse=values.duration,

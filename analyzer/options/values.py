@@ -56,6 +56,14 @@ def threads(text: str) -> int:
     return value
 
 
+def share(text: str) -> int:
+    """1/N, N from 2 on: the N."""
+    match = re.fullmatch(r"1/([1-9][0-9]{0,3})", text)
+    if match is None or int(match[1]) < 2:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share of the connections, as 1/8")
+    return int(match[1])
+
+
 def rate(text: str) -> float:
     """A positive number; `kwire.replay.request` knows the upper bound."""
     with contextlib.suppress(ValueError):

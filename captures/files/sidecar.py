@@ -1,8 +1,8 @@
 """Read and write FILE.stats.json, the sidecar in which `kwire record` counts lost packets.
 
-In: a capture's path. Out: that number. Rules: it is a hint, not a capture: a sidecar that is missing, too large or
-malformed is ignored; it is written whole or not at all, with mode 0600, through a file that nobody else can have put
-there.
+In: a capture's path. Out: that number, and which share of the connections was captured. Rules: it is a hint, not a
+capture: a sidecar that is missing, too large or malformed is ignored; it is written whole or not at all, with mode
+0600, through a file that nobody else can have put there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 import stat
 import tempfile
 import time
-from typing import Final
+from typing import Any, Final
 
 from kwire.captures.cache import put
 
@@ -50,18 +50,30 @@ def clear_dead(folder: str, stem: str) -> None:
 
 def dropped(capture: str) -> int | None:
     """Return the number of packets that the capture lost, from its sidecar; None if there is none."""
+    lost = _statistics(capture).get("dropped")
+    return lost if type(lost) is int and 0 <= lost < 1 << 53 else None
+
+
+def one_of(capture: str) -> int:
+    """Return N where `kwire record --sample 1/N` made the capture, from its sidecar; else 1."""
+    share = _statistics(capture).get("sample")
+    match = re.fullmatch(r"1/([1-9]\d{0,5})", share) if isinstance(share, str) else None
+    return int(match[1]) if match is not None else 1
+
+
+def _statistics(capture: str) -> dict[str, Any]:
+    """Return what a sidecar holds; nothing where there is none."""
     try:
         # Not to wait where somebody made a pipe of that name.
         descriptor = os.open(path_of(capture), os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         with open(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                return None
+                return {}
             content = file.read(_MOST_BYTES + 1)
     except (OSError, ValueError):
-        return None
+        return {}
     try:
         statistics = json.loads(content) if len(content) <= _MOST_BYTES else None
     except (ValueError, RecursionError):
-        return None
-    lost = statistics.get("dropped") if isinstance(statistics, dict) else None
-    return lost if type(lost) is int and 0 <= lost < 1 << 53 else None
+        return {}
+    return statistics if isinstance(statistics, dict) else {}

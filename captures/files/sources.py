@@ -294,6 +294,14 @@ class Source:
         lost: int | None = getattr(self._handle, "dropped", None)
         return lost
 
+    @property
+    def one_of(self) -> int:
+        """N where one of N connections was captured, by a sidecar or a live tap; else 1."""
+        if self._beside:
+            return sidecar.one_of(self._beside)
+        sample: int = getattr(self._handle, "one_of", 1)
+        return sample
+
     def _guarded_peek(self) -> bytes:
         try:
             return self._stored.peek(4)

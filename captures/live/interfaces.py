@@ -8,17 +8,24 @@ else's name stands behind them (sudo).
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import ipaddress
 import os
 import socket
+import struct
 import sys
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kwire.captures.errors import CaptureError
 
 ANY = "any"
 """All interfaces at once, where the system is Linux."""
+
+_ETHTOOL: Final = 0x8946
+_GET_GRO: Final = 0x2B
+SPREAD: Final = 2_654_435_769
+"""Times 32 bits: neighbours get upper halves far from each other (Fibonacci hashing)."""
 
 _PARENTS = 32
 """How many parents up the session is looked for."""
@@ -84,6 +91,37 @@ def default_filter(session: SshConnection | None) -> str:
         return "tcp"
     client, client_port, server, server_port = session
     return f"tcp and not (host {client} and port {client_port} and host {server} and port {server_port})"
+
+
+def sampled(expression: str, one_of: int) -> str:
+    """A filter that lets through one of so many TCP connections whole, and everything else that `expression` does.
+
+    Both ways of a connection, and whoever else sees it, add up the same two ports, so all choose alike. The sum is
+    spread: a client that connects to four brokers in turn has ports in steps. Fragments without ports pass.
+    """
+    if one_of == 1:
+        return expression
+    four = f"(ip[6:2] & 0x1fff != 0 or (((tcp[0:2] + tcp[2:2]) * {SPREAD}) / 65536) % {one_of} = 0)"
+    six = f"(((ip6[40:2] + ip6[42:2]) * {SPREAD}) / 65536) % {one_of} = 0"
+    chosen = f"(ip proto 6 and {four}) or (ip6[6] = 6 and {six}) or not (ip proto 6 or ip6[6] = 6)"
+    return f"({expression}) and ({chosen})" if expression else chosen
+
+
+def joins_segments(interface: str) -> bool | None:
+    """Whether an interface joins the segments that it receives (generic receive offload); None where it does not say.
+
+    Source: ethtool(8), linux/ethtool.h (ETHTOOL_GGRO)."""
+    try:
+        import fcntl
+
+        request = ctypes.create_string_buffer(struct.pack("=II", _GET_GRO, 0), 8)
+        name = interface.encode("utf-8", "surrogateescape")
+        described = struct.pack("16sP16x", name, ctypes.addressof(request))
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+            fcntl.ioctl(control, _ETHTOOL, described)
+    except (ImportError, OSError, struct.error):
+        return None
+    return bool(struct.unpack("=II", request.raw)[1])
 
 
 def caller() -> tuple[int, int] | None:

@@ -37,8 +37,10 @@ class Libpcap:
     """A `Tap`. `device`: what libpcap calls the interface, where that is not its name. Raises CaptureError: no rights,
     no such interface, a filter that says nothing."""
 
-    def __init__(self, lib: Any, interface: str, expression: str, snaplen: int, device: str | None = None) -> None:
-        self.interface, self.expression = interface, expression
+    def __init__(
+        self, lib: Any, interface: str, expression: str, snaplen: int, device: str | None = None, one_of: int = 1
+    ) -> None:
+        self.interface, self.expression, self.one_of = interface, expression, one_of
         self.how = lib.pcap_lib_version().decode("ascii", "replace").split(" (")[0]
         self.problem = ""
         self._lib = lib
@@ -55,6 +57,8 @@ class Libpcap:
         try:
             self._open(snaplen)
             self._filter(expression)
+            if one_of != 1:  # after the user's own, whose faults are told in its words
+                self._filter(interfaces.sampled(expression, one_of))
             self._dump: Dump = dump(lib, self._handle)
         except BaseException:
             lib.pcap_close(self._handle)

@@ -27,12 +27,14 @@ class CaptureOptions:
     expression   tcpdump's filter language; "" is everything, None TCP without one's own ssh session
     snaplen      bytes kept of a packet
     via          one of WAYS, None: what there is
+    one_of       N: one of N connections alone
     """
 
     interface: str
     expression: str | None = None
     snaplen: int = SNAPLEN
     via: str | None = None
+    one_of: int = 1
 
 
 def opened(options: CaptureOptions) -> Tap:
@@ -42,13 +44,13 @@ def opened(options: CaptureOptions) -> Tap:
     session = interfaces.own_session() if options.expression is None else None
     expression = interfaces.default_filter(session) if options.expression is None else options.expression
     if options.via in TOOLS:
-        return Tool(options.via, options.interface, expression, options.snaplen)
+        return Tool(options.via, options.interface, expression, options.snaplen, options.one_of)
     library = pcap_library.library() if options.via != "ring" else None
     if library is not None:
         device = None
         if sys.platform == "win32":  # \\Device\\NPF_{...}, which nobody knows by heart
             device = pcap_library.chosen(pcap_library.devices(library), options.interface).name
-        return libpcap.Libpcap(library, options.interface, expression, options.snaplen, device)
+        return libpcap.Libpcap(library, options.interface, expression, options.snaplen, device, options.one_of)
     if sys.platform == "win32":
         raise CaptureError("Npcap is not installed", "it comes with Wireshark; https://npcap.com has it too")
     if options.via == "libpcap" or sys.platform != "linux":
@@ -60,4 +62,4 @@ def opened(options: CaptureOptions) -> Tap:
             f"-f {options.expression!r}: a filter needs libpcap" + ("" if options.via else ", which is not installed"),
             "it comes with tcpdump (apt-get install libpcap0.8); or leave out -f: TCP is captured",
         )
-    return Ring(options.interface, expression, session, options.snaplen)
+    return Ring(options.interface, expression, session, options.snaplen, options.one_of)

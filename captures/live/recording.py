@@ -35,7 +35,7 @@ from kwire.captures.files.layouts import (
     is_capture,
 )
 from kwire.captures.files.write import block_of, option
-from kwire.captures.live import records
+from kwire.captures.live import interfaces, records
 from kwire.captures.live.capture_queue import Drops
 from kwire.captures.live.taps import HEADER, MICROSECONDS, PcapRecords, Tap
 
@@ -83,8 +83,9 @@ class _Form:
         digits = bytes([6 if self._ticks == 10**6 else 9])
         name = self._tap.interface.encode("utf-8", "surrogateescape")
         options = option(_ORDER, 2, name) + option(_ORDER, 9, digits)
-        if self._tap.expression:
-            options += option(_ORDER, 11, b"\0" + self._tap.expression.encode("utf-8", "surrogateescape"))
+        chosen = interfaces.sampled(self._tap.expression, self._tap.one_of)
+        if chosen:
+            options += option(_ORDER, 11, b"\0" + chosen.encode("utf-8", "surrogateescape"))
         section = struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1)
         section += option(_ORDER, 4, b"kwire record") + option(_ORDER, 0, b"")
         described = struct.pack("<HHI", self._link, 0, self._snaplen) + options + option(_ORDER, 0, b"")
@@ -303,6 +304,7 @@ class Recording:
             "interface": self._tap.interface,
             "captured_by": self._tap.how,
             "filter": self._tap.expression,
+            **({"sample": f"1/{self._tap.one_of}"} if self._tap.one_of != 1 else {}),
             "begun": _rfc3339(self._begun_ns),
             "until": _rfc3339(time.time_ns()),
             "ended": ended,

@@ -46,12 +46,16 @@ _STATUS_AT: Final = 8
 # Classic BPF: what an instruction does, where in a packet (its network header; what the kernel knows of it).
 _LOAD_HALF, _LOAD_BYTE, _LOAD_HALF_AT, _HEADER_LENGTH, _SET_INDEX = 0x28, 0x30, 0x48, 0xB1, 0x01
 _IF_EQUAL, _IF_BITS, _RETURN = 0x15, 0x45, 0x06
+_STORE, _LOAD_INDEX, _ADD_INDEX, _MULTIPLY, _DIVIDE, _MODULO = 0x02, 0x61, 0x0C, 0x24, 0x34, 0x94
 _NETWORK, _PROTOCOL = 0xFFF00000, 0xFFFFF000
 _IPV4, _IPV6, _TCP, _FRAGMENT_OFFSET, _IPV6_HEADER = 0x800, 0x86DD, 6, 0x1FFF, 40
 
 
-def tcp_program(session: SshConnection | None) -> bytes:
-    """Classic BPF that lets through TCP over IPv4 and IPv6, save packets between the two ports of a session."""
+def tcp_program(session: SshConnection | None, one_of: int = 1, others: bool = False) -> bytes:
+    """Classic BPF that lets through TCP over IPv4 and IPv6, save packets between the two ports of a session.
+
+    one_of: of so many connections, as `interfaces.sampled` chooses; others: also what is not TCP."""
+    other = "all" if others else "drop"
     lines: list[tuple[int, int | str, int | str, int]] = []
     labels: dict[str, int] = {}
 
@@ -63,16 +67,16 @@ def tcp_program(session: SshConnection | None) -> bytes:
 
     add(_LOAD_HALF, _PROTOCOL)
     add(_IF_EQUAL, _IPV4, "four")
-    add(_IF_EQUAL, _IPV6, "", "drop")
+    add(_IF_EQUAL, _IPV6, "", other)
     add(_LOAD_BYTE, _NETWORK + 6)
-    add(_IF_EQUAL, _TCP, "", "drop")
+    add(_IF_EQUAL, _TCP, "", other)
     add(_SET_INDEX, _IPV6_HEADER)
     add(_IF_EQUAL, _TCP, "ports", "ports")
     label("four")
     add(_LOAD_BYTE, _NETWORK + 9)
-    add(_IF_EQUAL, _TCP, "", "drop")
+    add(_IF_EQUAL, _TCP, "", other)
     add(_LOAD_HALF, _NETWORK + 6)
-    add(_IF_BITS, _FRAGMENT_OFFSET, "keep")
+    add(_IF_BITS, _FRAGMENT_OFFSET, "all")
     add(_HEADER_LENGTH, _NETWORK)
     label("ports")
     if session is not None:
@@ -85,6 +89,17 @@ def tcp_program(session: SshConnection | None) -> bytes:
         add(_LOAD_HALF_AT, _NETWORK + 2)
         add(_IF_EQUAL, session.server_port, "drop", "keep")
     label("keep")
+    if one_of != 1:
+        add(_LOAD_HALF_AT, _NETWORK)
+        add(_STORE, 0)
+        add(_LOAD_HALF_AT, _NETWORK + 2)
+        add(_LOAD_INDEX, 0)
+        add(_ADD_INDEX, 0)
+        add(_MULTIPLY, interfaces.SPREAD)
+        add(_DIVIDE, 1 << 16)
+        add(_MODULO, one_of)
+        add(_IF_EQUAL, 0, "", "drop")
+    label("all")
     add(_RETURN, 0xFFFFFFFF)
     label("drop")
     add(_RETURN, 0)
@@ -100,8 +115,10 @@ def tcp_program(session: SshConnection | None) -> bytes:
 class Ring:
     """A `Tap`. `session`: what the default filter leaves out; `expression` is "" for everything, else the default."""
 
-    def __init__(self, interface: str, expression: str, session: SshConnection | None, snaplen: int) -> None:
-        self.interface, self.expression = interface, expression
+    def __init__(
+        self, interface: str, expression: str, session: SshConnection | None, snaplen: int, one_of: int = 1
+    ) -> None:
+        self.interface, self.expression, self.one_of = interface, expression, one_of
         self.how = "AF_PACKET"
         self.problem = ""
         self._snaplen = snaplen
@@ -123,7 +140,7 @@ class Ring:
         except PermissionError as failure:
             raise no_rights(interface) from failure
         try:
-            self._open(index, tcp_program(session) if expression else b"")
+            self._open(index, tcp_program(session, one_of, not expression) if expression or one_of != 1 else b"")
         except OSError as failure:
             self._socket.close()
             if failure.errno == errno.ENODEV:

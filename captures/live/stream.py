@@ -1,7 +1,8 @@
 """Give a capture queue as the bytes of one endless pcap file, for `kwire.captures.packets.Reader`.
 
 In: a `CaptureQueue`. Out: the methods that a reader calls of stdin: `readinto1` (0 bytes: the capture ended), whether
-more waits, and how many packets were lost so far.
+more waits, how many packets were lost so far, and which share of the
+connections is captured.
 """
 
 from __future__ import annotations
@@ -44,3 +45,8 @@ class LiveStream:
     def dropped(self) -> int:
         """Packets lost since the beginning."""
         return self._queue.drops().total
+
+    @property
+    def one_of(self) -> int:
+        """N where one of N connections is captured; else 1."""
+        return self._queue.tap.one_of

@@ -120,6 +120,7 @@ class Tap(Protocol):
     how                     what captures, for people
     header                  the 24 bytes that a pcap file of these records begins with
     problem                 why it ended by itself; empty until then
+    one_of                  N where one of N connections is captured, else 1 (`interfaces.sampled`)
     """
 
     interface: str
@@ -127,6 +128,7 @@ class Tap(Protocol):
     how: str
     header: bytes
     problem: str
+    one_of: int
 
     def read(self) -> PcapRecords | None:
         """Return the next chunk; `NOTHING` after a short while without any; None at the end."""

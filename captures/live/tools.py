@@ -68,19 +68,19 @@ def arguments(tool: str, interface: str, expression: str, snaplen: int) -> list[
 class Tool:
     """A `Tap`. Raises CaptureError with what the tool said, where it does not begin to capture."""
 
-    def __init__(self, tool: str, interface: str, expression: str, snaplen: int) -> None:
+    def __init__(self, tool: str, interface: str, expression: str, snaplen: int, one_of: int = 1) -> None:
         if tool != "scapy" and shutil.which(tool) is None:
             raise CaptureError(f"--via {tool}: it is not installed", "leave out --via, or name one of tcpdump, dumpcap")
         if interface not in interfaces.names():
             raise interfaces.unknown(interface)
-        self.interface, self.expression, self.how = interface, expression, tool
+        self.interface, self.expression, self.how, self.one_of = interface, expression, tool, one_of
         self.problem = ""
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (closed in `close`)
         root = str(Path(__file__).absolute().parents[3])  # the folder that holds the package `kwire`
         path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
         # A session of its own: Ctrl-C is ours to hear, and we tell the tool.
         self._process = subprocess.Popen(
-            ["sh", "-c", _SHELL, "sh", *arguments(tool, interface, expression, snaplen)],
+            ["sh", "-c", _SHELL, "sh", *arguments(tool, interface, interfaces.sampled(expression, one_of), snaplen)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,

@@ -290,6 +290,7 @@ def test_every_panel_of_the_dashboard_asks_for_what_exists() -> None:
         "kwire_build_info",
         "kwire_capture_ended",
         "kwire_capture_latest_time_seconds",
+        "kwire_capture_sampled_ratio",
         "kwire_label_overflow_total",
     }
     assert set(known) - used - info == {"kwire_broker_stalled"}  # which an alert is for

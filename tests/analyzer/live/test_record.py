@@ -39,7 +39,11 @@ def test_a_signal_ends_it_well_and_all_that_came_is_kept(number: int, wire: Wire
         wire.send(FRAMES)
         assert recording.end(number) == 0
     assert frames_of(path) == FRAMES
-    assert recording.stderr_lines[-1] == f"kwire: {len(FRAMES)} packets, 0.1 MB; none dropped\n"
+    mean = (24 + sum(16 + len(frame) for frame in FRAMES)) / len(FRAMES)  # with the headers of file and records
+    assert (
+        recording.stderr_lines[-1]
+        == f"kwire: {len(FRAMES)} packets, 0.1 MB; none dropped; {mean:,.0f} bytes a packet in the mean\n"
+    )
     assert json.loads((tmp_path / "a.pcap.stats.json").read_text())["packets"] == len(FRAMES)
 
 
@@ -61,6 +65,24 @@ def test_it_ends_by_itself_after_a_time(wire: Wire, tmp_path: Path) -> None:
     with running("record", "-i", wire.name, "-o", tmp_path / "a.pcap", "--for", "100ms") as recording:
         assert recording.wait() == 0
     assert frames_of(tmp_path / "a.pcap") == []
+
+
+def test_a_share_of_the_connections_is_said_from_beginning_to_end(wire: Wire, tmp_path: Path) -> None:
+    path = tmp_path / "a.pcap"
+    with capturing("record", "-i", wire.name, "-o", path, "--sample", "1/2") as recording:
+        wire.send(FRAMES)
+        assert recording.end(signal.SIGINT) == 0
+    assert "one of 2 connections (--sample)" in "".join(recording.stderr_lines[:2])
+    assert recording.stderr_lines[-1].endswith("; one of 2 connections (--sample)\n")
+    ports = {ends(frame) for frame in frames_of(path)}
+    assert frames_of(path) == [frame for frame in FRAMES if ends(frame) in ports]
+    assert 0 < len(ports) < len({ends(frame) for frame in FRAMES})
+    assert any("one of 2 connections was captured" in note for note in analyzer.analyze(path).notes)
+
+
+def ends(frame: bytes) -> frozenset[bytes]:
+    """The two ports of a frame."""
+    return frozenset((frame[34:36], frame[36:38]))
 
 
 @pytest.mark.parametrize("how", ["--for", "SIGINT", "SIGTERM"])
@@ -217,6 +239,13 @@ def test_durations(text: str, seconds: float) -> None:
 )
 def test_sizes(text: str, number: int) -> None:
     assert values.size(text) == number
+
+
+def test_shares() -> None:
+    assert [values.share(text) for text in ("1/2", "1/8", "1/1000")] == [2, 8, 1000]
+    for text in ("1/1", "2/8", "8", "1/0", "1/08", "1/10000000", "", "1/8x"):
+        with pytest.raises(argparse.ArgumentTypeError, match="as 1/8"):
+            values.share(text)
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "1x", "s", "0s", "1e3", "nan", "1.5.2s", "9" * 40, "٣s"])

@@ -98,6 +98,16 @@ def test_an_interface_until_it_is_ended(wire: Wire) -> None:
     assert all(line["dropped"] == 0 for line in printed if "dropped" in line)
 
 
+def test_a_share_of_the_connections_is_said_in_each_line(wire: Wire) -> None:
+    with capturing("watch", "-i", wire.name, "--sample", "1/2", stdout=subprocess.PIPE) as watching:
+        wire.send(record.data for record in RECORDS)
+        printed = lines_until(watching, 1)
+        watching.process.send_signal(signal.SIGINT)
+        assert watching.wait() == 0
+    assert {line["sample"] for line in printed if "dropped" in line} == {"1/2"}
+    assert any("one of 2 connections was captured" in line for line in watching.stderr_lines)
+
+
 def test_a_folder_that_grows_from_its_oldest_file(tmp_path: Path) -> None:
     (tmp_path / "b.pcap").write_bytes(HEAD + packed(0, 100))
     (tmp_path / "a.pcap").write_bytes(HEAD + packed(100, 300))

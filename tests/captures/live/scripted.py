@@ -42,6 +42,7 @@ class ScriptedTap:
     def __init__(self, chunks: Sequence[PcapRecords], counts: Counts = NO_DROPS, stays: bool = False) -> None:
         self.header = pcap([], nanoseconds=True)
         self.problem = ""
+        self.one_of = 1
         self.handed = threading.Event()
         self._chunks = list(chunks)
         self._counts = counts

@@ -5,14 +5,20 @@
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
 import os
+import socket
+import struct
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from kwire.captures.live import interfaces
 from kwire.captures.live.interfaces import SshConnection, default_filter, names, own_session, session_of
+from tests.live import Wire
 from tests.shared import ROOT
 
 
@@ -91,3 +97,12 @@ def test_root_itself_stays_root(variables: dict[str, str]) -> None:
         [sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == str(["", os.getuid()])
+
+
+def test_whether_segments_are_joined_is_what_ethtool_set(wire: Wire) -> None:
+    for joined in (True, False):
+        request = ctypes.create_string_buffer(struct.pack("=II", 0x2C, joined), 8)  # ETHTOOL_SGRO
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+            fcntl.ioctl(control, 0x8946, struct.pack("16sP16x", wire.name.encode(), ctypes.addressof(request)))
+        assert interfaces.joins_segments(wire.name) is joined
+    assert interfaces.joins_segments("nosuch0") is interfaces.joins_segments(interfaces.ANY) is None

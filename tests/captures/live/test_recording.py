@@ -19,6 +19,7 @@ import pytest
 from kwire.captures.errors import CaptureError
 from kwire.captures.files import CapturePoint, capture_points, sidecar
 from kwire.captures.files.write import Record
+from kwire.captures.live import interfaces
 from kwire.captures.live.capture_queue import Drops
 from kwire.captures.live.recording import Recording, Target
 from tests.captures.live.scripted import ScriptedTap, chunks_of
@@ -184,6 +185,28 @@ def test_what_was_lost_is_said_of_each_file_and_read_with_it(ending: str, tmp_pa
         os.unlink(sidecar.path_of(str(path)))
     alone = [read_point(CapturePoint("one", (str(path),))).counts["dropped_by_capture"] for path in files]
     assert alone == ([106, 8] if ending == "pcapng" else [None, None]), "pcapng says it itself"
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_share_of_the_connections_is_said_by_whoever_reads_it(ending: str, tmp_path: Path) -> None:
+    path = tmp_path / f"a.{ending}"
+    tap = ScriptedTap([])
+    tap.one_of = 8
+    recording = Recording(tap, Target(str(path)))
+    recording.take(chunks_of(sample_records()[:10], 10)[0])
+    recording.close(NONE)
+    assert json.loads(Path(sidecar.path_of(str(path))).read_text())["sample"] == "1/8"
+    notes = read_point(CapturePoint("one", (str(path),))).notes
+    assert [note for note in notes if "one of 8 connections was captured" in note]
+    if ending == "pcapng":
+        assert interfaces.sampled("tcp", 8).encode() in path.read_bytes()
+
+
+@pytest.mark.parametrize("share", ["1/0", "8", "1/-2", "1/99999999", 8, None, ["1/8"], "1/\u0668"])
+def test_what_is_no_share_says_nothing(share: object, tmp_path: Path) -> None:
+    path = tmp_path / "a.pcap"
+    sidecar.write(str(path), json.dumps({"sample": share}).encode())
+    assert sidecar.one_of(str(path)) == 1
 
 
 @pytest.mark.parametrize("ending", ENDINGS)

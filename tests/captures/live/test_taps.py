@@ -16,6 +16,7 @@ import socket
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,49 @@ def test_by_default_tcp_and_nothing_else(name: str, wire: Wire, records: list[Re
     assert [packet[16:] for packet in got] == tcp
     got = captured(wire, CaptureOptions(wire.name, "", via=name), [udp, arp, *tcp])
     assert [packet[16:] for packet in got if packet[16:] in (udp, arp, *tcp)] == [udp, arp, *tcp]
+
+
+def connections(count: int) -> list[tuple[bytes, bytes]]:
+    """A packet each way of so many TCP connections to port 9092, over IPv4 and IPv6 in turn, as clients open them: one
+    port after the other, of one parity."""
+    from scapy.layers.inet import IP, TCP
+    from scapy.layers.inet6 import IPv6
+    from scapy.layers.l2 import Ether
+
+    link = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02")
+    both = []
+    for number in range(count):
+        client, broker = 33_000 + 2 * number, 9092
+        out, back = (
+            (IP(src="10.0.0.1", dst="10.0.0.2"), IP(src="10.0.0.2", dst="10.0.0.1"))
+            if number % 4 < 2
+            else (IPv6(src="fd00::1", dst="fd00::2"), IPv6(src="fd00::2", dst="fd00::1"))
+        )
+        request, answer = TCP(sport=client, dport=broker), TCP(sport=broker, dport=client)
+        both.append((bytes(link / out / request), bytes(link / back / answer)))
+    return both
+
+
+@pytest.mark.parametrize("expression", [None, ""])
+def test_one_of_four_connections_is_captured_whole_and_every_way_chooses_the_same(
+    wire: Wire, expression: str | None
+) -> None:
+    pairs = connections(200)
+    udp = pairs[0][0][:23] + b"\x11" + pairs[0][0][24:]
+    frames = [udp, *(packet for pair in pairs for packet in pair)]
+    ways = [way(name) for name in (*OWN_WAYS, "tcpdump")]
+    queues = [CaptureQueue(opened(CaptureOptions(wire.name, expression, via=name, one_of=4))).start() for name in ways]
+    wire.send(frames)
+    time.sleep(2)  # tcpdump is ended a while after it has begun to give them
+    given = [[packet[16:] for packet in packets_in(all_of(queue))] for queue in queues]
+    given = [[packet for packet in some if packet in set(frames)] for some in given]
+    assert given[1:] == given[:-1]
+    assert (udp in given[0]) == (expression == "")
+    whole = [(out in given[0], back in given[0]) for out, back in pairs]
+    assert set(whole) == {(True, True), (False, False)}
+    for version in (0, 2):  # IPv4, IPv6
+        chosen = [out for number, (out, _) in enumerate(whole) if number % 4 // 2 * 2 == version]
+        assert 0.2 <= sum(chosen) / len(chosen) <= 0.3
 
 
 @pytest.mark.parametrize("name", OWN_WAYS)
@@ -316,7 +360,7 @@ def test_windows_opens_the_device_that_is_meant(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(CaptureError, match="Npcap is not installed"):
         opened(CaptureOptions("wi-fi", ""))
     monkeypatch.undo()
-    assert opened_devices == [("lib", "wi-fi", "tcp port 9092", 262_144, r"\Device\NPF_{1}")]
+    assert opened_devices == [("lib", "wi-fi", "tcp port 9092", 262_144, r"\Device\NPF_{1}", 1)]
 
 
 def test_an_interface_that_goes_away_ends_the_capture() -> None:
