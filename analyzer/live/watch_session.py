@@ -42,7 +42,7 @@ FINDINGS: Final = 100
 MOST_MESSAGES: Final = 2000
 """Messages of a window up to which they are kept for a look: beyond it they cost more than the rest."""
 
-MOST_NAMES: Final = 1_000_000
+MOST_NAMES: Final = 250_000
 """Distinct names (client ids, members, topics, lists of them) after which an engine is replaced by a fresh one: they
 are never forgotten one by one."""
 

@@ -1,6 +1,8 @@
 """Live capture under load: what is lost, and what it costs.
 
     python -m tests.bench.live                          # record at 100,000 packets/s, watch at 50,000/s, 10 s each
+    python -m tests.bench.live --what watch --metrics   # watch at 50,000/s, with a scrape each second
+    python -m tests.bench.live --client-ids 1000000     # of a file: is RssAnon of watch --metrics flat?
     python -m tests.bench.live --soak 1800              # watch, analyze and record at 3,000/s at once: is RssAnon flat?
     unshare -n python -m tests.bench.live ...           # the same in a network namespace of its own
 
@@ -24,12 +26,15 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.request
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from tests.analyzer import forging
 from tests.bench import generate
 from tests.bench.__main__ import begin_result, save, say
+from tests.captures import forge
 from tests.live import Wire
 from tests.shared import KWIRE, ROOT
 
@@ -103,6 +108,91 @@ def arguments(what: str, folder: Path) -> list[str]:
     if what == "analyze":
         return ["-o", str(folder / "row"), "--rotate-seconds", "60", "--keep", "3", "--json"]
     return ["--json"]
+
+
+class Scrapes:
+    """Asks for the metrics once a second, more often than Prometheus does. values: those of the last answer."""
+
+    def __init__(self, url: str) -> None:
+        self.url, self.number, self.longest = url, 0, 0.0
+        self.values: dict[str, float] = {}
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    @property
+    def packets(self) -> int:
+        return int(self.values.get("kwire_capture_packets_total", 0))
+
+    def _run(self) -> None:
+        while not self._end.wait(1.0):
+            self.scrape()
+
+    def scrape(self) -> None:
+        begun = time.monotonic()
+        with urllib.request.urlopen(self.url, timeout=30) as answer:
+            lines = answer.read().decode().splitlines()
+        self.longest = max(self.longest, time.monotonic() - begun)
+        self.number += 1
+        pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+        self.values = {name: float(value) for name, value in pairs}
+
+    def end(self) -> None:
+        """Stop, after one more."""
+        self._end.set()
+        self._thread.join()
+        self.scrape()
+
+
+def heartbeats(first: int, count: int) -> bytes:
+    """Packet records of exchanges on one connection, each of a client of another name."""
+    request, answer = forging.heartbeat(0, client_id="client-0000000"), forging.heartbeat_answer(0)
+    client, broker = ("10.0.0.1", 40_000), ("10.0.0.9", 9092)
+    segments = []
+    for number in range(first, first + count):
+        query = request[:8] + number.to_bytes(4, "big") + request[12:]
+        query = query.replace(b"client-0000000", b"client-%07d" % number)
+        reply = answer[:4] + number.to_bytes(4, "big") + answer[8:]
+        time_ns, sent, got = forge.START_NS + number * 20_000, number * len(request), number * len(answer)
+        flags = forge.PSH | forge.ACK
+        segments.append(forge.Segment(time_ns, client, broker, sent % 2**32, got % 2**32, flags, query))
+        after = (sent + len(request)) % 2**32
+        segments.append(forge.Segment(time_ns + 9_000, broker, client, got % 2**32, after, flags, reply))
+    return forge.pcap(forge.rendered(segments))[len(forge.pcap([])) :]
+
+
+def many_clients(clients: int) -> dict[str, Any]:
+    """`watch --metrics` of a stream of heartbeats, each of a client of another name: RssAnon at each tenth."""
+    command = [*KWIRE, "watch", "-", "--metrics", "0", "--json"]
+    memory: list[int] = []
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    ) as kwire:
+        assert kwire.stdin is not None
+        assert kwire.stderr is not None
+        kwire.stdin.write(forge.pcap([]))
+        kwire.stdin.flush()
+        while b"metrics at" not in (line := kwire.stderr.readline()):
+            pass
+        drain = threading.Thread(target=kwire.stderr.read)
+        drain.start()
+        scrapes = Scrapes(line.decode().split()[-1])
+        for first in range(0, clients, clients // 100):
+            kwire.stdin.write(heartbeats(first, clients // 100))
+            if (first // (clients // 100)) % 10 == 9:
+                memory.append(round(anonymous_mb(kwire.pid)))
+        while scrapes.packets < 2 * clients - 1000:
+            time.sleep(0.5)
+        scrapes.end()
+        values = scrapes.values
+        kwire.stdin.close()
+        kwire.send_signal(signal.SIGTERM)
+        drain.join()
+    exchanges = sum(value for name, value in values.items() if name.startswith("kwire_exchanges_total"))
+    series = sum(name.startswith("kwire_exchanges_total") for name in values)
+    counted = f"{exchanges:,.0f} exchanges, {series:,} series"
+    say(f"   {clients:,} client ids, {counted}; RssAnon in MB at each tenth: {memory}")
+    return {"what": "client ids", "clients": clients, "rss_anon_mb": memory, "series": series}
 
 
 def generator(wire: Wire, capture: Path, rate: int, seconds: float) -> subprocess.Popen[str]:
@@ -200,9 +290,12 @@ def soak(wire: Wire, capture: Path, rate: int, seconds: float, folder: Path) -> 
     return result
 
 
-def timed(what: str, wire: Wire, capture: Path, rate: int, seconds: float, folder: Path) -> dict[str, Any]:
+def timed(
+    what: str, wire: Wire, capture: Path, rate: int, seconds: float, folder: Path, metrics: bool = False
+) -> dict[str, Any]:
     """One run."""
     command = [*KWIRE, what, "-i", wire.name, *arguments(what, folder)]
+    command += ["--metrics", "0"] if metrics else []
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {0})
     with (
@@ -210,8 +303,11 @@ def timed(what: str, wire: Wire, capture: Path, rate: int, seconds: float, folde
         subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=subprocess.PIPE, text=True) as kwire,
     ):
         assert kwire.stderr is not None
-        while "capturing on" not in kwire.stderr.readline():
-            pass
+        scrapes = None
+        while "capturing on" not in (line := kwire.stderr.readline()):
+            scrapes = Scrapes(line.split()[-1]) if "metrics at" in line else scrapes
+        if metrics and scrapes is None:
+            scrapes = Scrapes(kwire.stderr.readline().split()[-1])
         sending = generator(wire, capture, rate, seconds)
         memory: list[float] = []
         while sending.poll() is None:
@@ -220,6 +316,10 @@ def timed(what: str, wire: Wire, capture: Path, rate: int, seconds: float, folde
         assert sending.stdout is not None
         sent = json.loads(sending.stdout.read())
         spent = processor_seconds(kwire.pid)
+        if scrapes is not None:
+            while scrapes.packets + scrapes.values.get("kwire_capture_dropped_packets_total", 0) < sent["sent"]:
+                time.sleep(0.5)
+            scrapes.end()
         kwire.send_signal(signal.SIGTERM)
         kwire.stderr.read()
         assert kwire.wait() == 0
@@ -241,6 +341,9 @@ def timed(what: str, wire: Wire, capture: Path, rate: int, seconds: float, folde
             "exchanges": sum(line.get("exchanges", 0) for line in lines),
             "lost": max((line.get("dropped", 0) for line in lines), default=0),
         }
+    if scrapes is not None:
+        result |= {"scrapes": scrapes.number, "longest_scrape_seconds": scrapes.longest, "counted": scrapes.packets}
+        say(f"   {scrapes.number} scrapes, the longest {scrapes.longest:.2f} s; {scrapes.packets:,} packets counted")
     say(
         f"   {what}: {result['rate']:,.0f} packets/s, {result['sent']:,} sent, {result['lost']:,} lost, "
         f"{spent:.2f} s of processor, RssAnon {result['rss_anon_mb']} MB"
@@ -254,11 +357,16 @@ def main() -> None:
     parser.add_argument("--rate", type=int, help="packets a second (default: 100,000 for record, 50,000 for watch)")
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--soak", type=float, metavar="SECONDS", help="all three at once, in place of rates")
+    parser.add_argument("--metrics", action="store_true", help="watch answers scrapes meanwhile")
+    parser.add_argument("--client-ids", type=int, metavar="N", help="watch of a stream of so many clients instead")
     parser.add_argument("--generate", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.generate:
         descriptor, path, rate, seconds = options.generate
         send(int(descriptor), Path(path), int(rate), float(seconds))
+        return
+    if options.client_ids:
+        save({**begin_result("live"), "runs": [many_clients(options.client_ids)]})
         return
     results = []
     with tempfile.TemporaryDirectory(prefix="kwire-live-") as temporary, closing(Wire()) as wire:
@@ -273,7 +381,8 @@ def main() -> None:
         if options.soak:
             results.append(soak(wire, capture, rates["soak"], options.soak, folder))
         for what in () if options.soak else options.what or ("record", "watch"):
-            results.append(timed(what, wire, capture, rates[what], options.seconds, folder))
+            metrics = options.metrics and what == "watch"
+            results.append(timed(what, wire, capture, rates[what], options.seconds, folder, metrics))
     save({**begin_result("live"), "runs": results})
 
 
