@@ -14,6 +14,7 @@ import json
 import os
 import queue
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 MAX_GROWTH_BYTES = 1 << 30
 HANG_SECONDS = 120.0
+MOST_WAITS = 10
+"""How often a worker may go on that had less than half of the processor for so long: the machine is busy."""
 MINIMISING_SECONDS = 30.0
 WARM_SECONDS = 1800.0
 """Compiling the kernels with bounds checks takes minutes where the machine is busy."""
@@ -49,6 +52,15 @@ def _memory(name: str) -> int:
     except OSError:
         pass
     return 0
+
+
+def _processor_seconds(pid: int) -> float | None:
+    """Processor time of a process so far; None where it is not told (proc(5))."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _forget_peak() -> None:
@@ -214,12 +226,16 @@ class Run:
 
             threading.Thread(target=read, daemon=True).start()
             number: int | None = None
-            patience = WARM_SECONDS
+            patience, since, waits = WARM_SECONDS, 0.0, 0
             try:
                 while True:
                     try:
                         line = lines.get(timeout=patience)
                     except queue.Empty:
+                        used = _processor_seconds(child.pid)
+                        if used is not None and used - since < patience / 2 and waits < MOST_WAITS:
+                            since, waits = used, waits + 1  # others have the machine
+                            continue
                         child.kill()
                         if number is None:
                             raise SystemExit("the worker did not get ready") from None
@@ -234,7 +250,7 @@ class Run:
                         self._fail(number, f"crash: the process ended with {code}")
                         return number + 1
                     report = json.loads(line)
-                    patience = HANG_SECONDS
+                    patience, since, waits = HANG_SECONDS, _processor_seconds(child.pid) or 0.0, 0
                     if "begin" in report:
                         number = report["begin"]
                     elif "end" in report:
@@ -281,6 +297,7 @@ def main() -> int:
         options.seconds = 2.0 if options.door == CAPTURES else 5.0
     if options.worker:
         return worker(options)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells have what they start with `&` ignore it
     run = Run(options)
     began = time.monotonic()
     start: int | None = options.start

@@ -5,7 +5,10 @@ proves: tests/fuzz/corpus.py, tests/fuzz/farm.py
 
 from __future__ import annotations
 
+import os
 import random
+import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ import pytest
 from kwire import analyzer
 from tests.captures import forge
 from tests.captures.forge import Record
+from tests.fuzz import __main__ as fuzz
 from tests.fuzz import corpus, farm
 from tests.fuzz.corpus import Corpus
 from tests.shared import SAMPLES
@@ -80,3 +84,29 @@ def test_each_door_has_its_share_and_failures_are_counted(monkeypatch: pytest.Mo
     assert sum(share.failed for share in done) == 1
     monkeypatch.setattr("sys.argv", ["farm", "--minutes", "1", "--doors", "show", "--seed", "3"])
     assert farm.main() == 1
+
+
+def test_a_run_that_ignores_interrupts_ends_by_one_and_says_its_count(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Shells have what they start in the background ignore them; the farm ends a door by one."""
+
+    def interrupted(run: fuzz.Run, start: int, count: int) -> None:
+        run.done = 3
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(fuzz.Run, "process", interrupted)
+    monkeypatch.setattr("sys.argv", ["fuzz", "--forever", "--seed", "5"])
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert fuzz.main() == 0
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert capsys.readouterr().out.startswith("interrupted\n3 mutants: 0 failed")
+
+
+def test_a_worker_that_waits_for_the_processor_is_no_hang() -> None:
+    used = fuzz._processor_seconds(os.getpid())
+    assert used is not None
+    assert used == pytest.approx(time.process_time(), abs=1)
+    assert fuzz._processor_seconds(-1) is None
