@@ -387,8 +387,10 @@ class BatchReader:
         whole = table[B_STATE, here] == WHOLE
         plain = table[B_ATTRIBUTES, here] & CODEC_MASK == NONE
         table[B_UNCOMPRESSED, here][whole & plain] = table[B_RECORDS_LENGTH, here][whole & plain]
-        known = table[B_RECORDS_LENGTH, here] != NULL
-        packed = CompressedBatches(batches, np.flatnonzero(whole & ~plain & known) + first)
+        known = whole & ~plain & (table[B_RECORDS_LENGTH, here] != NULL)
+        crowded = known & self._limits.has_too_many(table[B_COUNT, here], table[B_RECORDS_LENGTH, here])
+        table[B_REASON, here][crowded] = REASON_BOMB
+        packed = CompressedBatches(batches, np.flatnonzero(known & ~crowded) + first)
         place = np.full((2, last - first), NULL, np.int64)
         done = 0
         while True:

@@ -84,6 +84,11 @@ RATIO_LIMIT: Final = 1000
 """How many times larger a batch may become: gzip can do 1032, real records hardly 100. Small ones are let through."""
 RATIO_FREE: Final = 1 << 20
 """Bytes that are allowed whatever the ratio: a megabyte of zeros is an ordinary test message."""
+SMALLEST_RECORD: Final = 7
+"""Bytes of a record without key, value and headers."""
+RECORD_RATIO: Final = 125
+"""Eight records a compressed byte are allowed: the smallest records, which differ in their offsets alone, have hardly
+one, and a row of a table costs more than its decompressed bytes."""
 
 # The walk's own state: where it goes on after the table was grown.
 W_SET, W_AT, W_ROWS, W_COLUMNS = range(4)
@@ -263,14 +268,24 @@ def walk(heap: Bytes, at: Table, length: Table, size: Table, out: Table, walked:
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """Limits of one batch's decompressed size: `bytes` in all, and `ratio` times its compressed size."""
+    """Limits of one batch's decompressed size: `bytes` in all, and `ratio` times its compressed size.
+
+    has_record_limit    its records are limited too; not where callers stop after some of them
+    """
 
     bytes: int = DECOMPRESSED_LIMIT
     ratio: int = RATIO_LIMIT
+    has_record_limit: bool = True
 
     def allowed(self, compressed: int) -> int:
         """Bytes that so many compressed ones may become."""
         return min(self.bytes, max(compressed * self.ratio, RATIO_FREE))
+
+    def has_too_many(self, records: np.ndarray, compressed: np.ndarray) -> np.ndarray:
+        """bool[n]: whether batches say that they have more records than may be in so many bytes, int64[n] each."""
+        most = np.maximum(compressed * (self.ratio // RECORD_RATIO), RATIO_FREE // SMALLEST_RECORD)
+        too_many: np.ndarray = (records > most) & self.has_record_limit
+        return too_many
 
 
 @dataclass(frozen=True, slots=True)

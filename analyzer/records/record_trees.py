@@ -291,7 +291,7 @@ class Records(Nodes):
 
 def _pieces(batches: b.Batches, budget: Budget) -> Iterator[r.RecordRows]:
     """The records of batches, as far as the budget lets them be opened."""
-    opener = r.BatchReader(b.BatchLimits(bytes=max(budget.bytes, 1)))
+    opener = r.BatchReader(b.BatchLimits(bytes=max(budget.bytes, 1), has_record_limit=False))
     for first in range(0, len(batches), BATCHES_AT_ONCE):
         if budget.spent() is not None:
             return

@@ -454,6 +454,24 @@ def test_the_ratio_is_bounded_too() -> None:
     assert opened(bomb).column(b.B_REASON) == [b.REASON_BOMB]
 
 
+@pytest.mark.parametrize("most", [True, False])
+def test_records_are_bounded_where_they_are_more_than_a_batch_has_bytes(most: bool) -> None:
+    """A row of a table costs more than the seven bytes that it comes from, which gzip makes two hundred times smaller.
+    Callers that stop after some records, as trees do, open the batch."""
+    smallest = bytes((12, 0, 0, 0, 1, 1, 0))
+    count = b.RATIO_FREE // b.SMALLEST_RECORD
+    near, beyond = (
+        _batch(gzip.compress(smallest * number, 1), attributes=b.GZIP, count=number) for number in (count, count + 1)
+    )
+    assert len(beyond) * b.RATIO_LIMIT // b.RECORD_RATIO < count
+    for batch, expected, is_bomb in ((near, count, False), (beyond, 0 if most else count + 1, most)):
+        heap = np.frombuffer(bytearray(batch), np.uint8)
+        batches = b.batches(heap, np.zeros(1, np.int64), np.full(1, len(heap), np.int64))
+        opener = r.BatchReader(b.BatchLimits(has_record_limit=most))
+        assert sum(map(len, opener.open(batches))) == expected
+        assert batches.table[b.B_REASON].tolist() == [b.REASON_BOMB if is_bomb else b.REASON_NONE]
+
+
 # --- hostile bytes ----------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,200 @@
+"""Read every hostile capture by every command and option that reads one, and print what cost most.
+
+    python -m tests.bench.sweep [--jobs N] [FILE ...]
+
+Without files: those of `../shared/hostile`. Each is a process of its own, in a folder of its own. The bar: no
+traceback, an exit code that a command has, `SECONDS` of processor and `MEMORY_MB`. Exit code 1: a bar is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.shared import KWIRE, ROOT, SAMPLES, SHARED
+
+SECONDS, MEMORY_MB = 5.0, 1024
+KILLED_AFTER = 120
+"""Seconds of processor after which a process is ended: it hangs."""
+CODES = (0, 1, 2, 3)
+OTHER = SAMPLES / "old-java-0.8.2" / "capture.pcap"
+
+CAPTURE_DOORS = """
+analyze {}
+analyze {} --json --records none
+analyze {} --json --records meta -o data
+analyze {} --json --records full -o data
+analyze {} --json --records full --payloads -o data
+analyze {} --json --keep-bytes -o data
+analyze {} --json --no-analysis
+analyze {} --json --filter 'status == unanswered or error != 0'
+show {}
+show {} --wide --names /dev/null
+show {} --tree
+show {} --tree --hex --payloads
+show {} --tree --page 2
+show {} --json
+show {} --json --page 2
+show {} --frames
+show {} --records
+show {} --records --json
+show {} --records --format csv
+show {} --records --payloads
+show {} --fields time,connection,api,client_id,topic,error,reason
+show {} --count-by api,error
+show {} --count-by client_id,topic
+show {} --sort -latency
+show {} --sort latency --limit 5
+show {} --filter 'topic ~ "a" or request.topics[].name == "b"'
+show {} --color always
+show {} -w chosen.pcapng --filter 'api == Produce'
+story {}
+story {} --json
+story {} --client x
+findings {}
+findings {} --json
+findings {} --format junit
+findings {} --format github
+report {} -o page.html
+report {} --format md -o page.md
+report {} --format json -o page.json
+sql {} 'SELECT * FROM exchanges'
+sql {} 'SELECT * FROM batches' --format csv
+sql {} 'SELECT * FROM findings' --format json
+compare {} {other}
+compare {other} {} --json
+compare {} {} --format html -o page.html
+scrub {} -o clean.pcapng
+scrub {} --dry-run --json
+scrub {} -o clean.pcapng --keep names,keys,values,headers --keep-schema
+watch {} --once
+watch {} --once --json
+replay {} --dry-run --assume 4.3
+replay {} --dry-run --assume 2.8 --json
+replay {} --dry-run --assume 4.3 --prefix-topics p- --seed-topics --partial
+""".strip().splitlines()
+"""Commands that read a capture; `{other}`: a sound one."""
+
+SEGMENT_DOORS = """
+analyze {} --json --records full -o data
+show {}
+show {} --tree
+show {} --tree --hex --payloads
+show {} --json
+show {} --records
+show {} --records --format csv
+sql {} 'SELECT * FROM batches'
+""".strip().splitlines()
+
+DATASET_DOORS = """
+findings {}
+findings {} --json
+findings {} --format junit
+story {}
+story {} --json
+report {} -o page.html
+sql {} 'SELECT * FROM exchanges'
+compare {} {other}
+compare {other} {}
+diff {}
+replay {} --dry-run --assume 4.3
+show {}
+analyze {}
+""".strip().splitlines()
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """One process. `wrong`: the bar that it misses, if any."""
+
+    name: str
+    door: str
+    seconds: float
+    peak_mb: float
+    wrong: str
+
+
+def inputs(folder: Path) -> Iterator[tuple[Path, Sequence[str]]]:
+    """Yield what is in a folder of hostile files, and the doors that read it."""
+    for path in sorted(folder.iterdir()):
+        if "pcap" in path.name:
+            yield path, CAPTURE_DOORS
+        elif path.name.startswith("dataset"):
+            yield path, DATASET_DOORS
+        elif path.name.startswith("segment"):
+            logs = sorted(path.rglob("*.log")) or [path]
+            yield from ((log, SEGMENT_DOORS) for log in logs)
+
+
+def limited() -> None:
+    """End a hang, and a bomb."""
+    resource.setrlimit(resource.RLIMIT_CPU, (KILLED_AFTER, KILLED_AFTER))
+
+
+def cost(path: Path, door: str) -> Cost:
+    """Run one command."""
+    words = [word.replace("{other}", str(OTHER)).replace("{}", str(path)) for word in shlex.split(door)]
+    with tempfile.TemporaryDirectory(prefix="kwire-sweep-") as folder, tempfile.TemporaryFile() as errors:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "KWIRE_PAGER": ""}
+        process = subprocess.Popen(
+            [*KWIRE, *words],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            preexec_fn=limited,
+            env=environment,
+        )
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = code = os.waitstatus_to_exitcode(status)
+        errors.seek(0)
+        told = errors.read()
+    seconds, peak = usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+    wrong = "traceback" if b"Traceback" in told else f"exit code {code}" if code not in CODES else ""
+    if b"\x1b" in told.replace(b"\x1b[K", b""):
+        wrong = wrong or "an escape on stderr"
+    if seconds > SECONDS:
+        wrong = wrong or "time"
+    if peak > MEMORY_MB:
+        wrong = wrong or "memory"
+    return Cost(path.name, door, seconds, peak, wrong)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.sweep", description=__doc__.partition("\n")[0])
+    parser.add_argument("files", nargs="*", type=Path, help="captures (default: all that is in ../shared/hostile)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--worst", type=int, default=20, help="lines of the table (default: 20)")
+    parser.add_argument("--only", default="", help="doors with this text")
+    options = parser.parse_args(arguments)
+    listed = [(path.resolve(), CAPTURE_DOORS) for path in options.files] or list(inputs(SHARED.parent / "hostile"))
+    work = [(path, door) for path, doors in listed for door in doors if options.only in door]
+    costs = []
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for done in pool.map(lambda pair: cost(*pair), work):
+            costs.append(done)
+            if done.wrong:
+                print(f"WRONG {done.wrong}: {done.name}: {done.door}: {done.seconds:.1f} s {done.peak_mb:.0f} MB")
+                sys.stdout.flush()
+    print(f"{len(costs)} runs, {sum(bool(done.wrong) for done in costs)} beyond a bar")
+    for title, worst in (
+        ("processor", sorted(costs, key=lambda done: -done.seconds)),
+        ("memory", sorted(costs, key=lambda done: -done.peak_mb)),
+    ):
+        print(f"most {title}:")
+        for done in worst[: options.worst]:
+            print(f"  {done.seconds:6.2f} s {done.peak_mb:6.0f} MB  {done.name}  {done.door}")
+    return int(any(done.wrong for done in costs))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
