@@ -176,7 +176,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--worst", type=int, default=20, help="lines of the table (default: 20)")
     parser.add_argument("--only", default="", help="doors with this text")
     options = parser.parse_args(arguments)
-    listed = [(path.resolve(), CAPTURE_DOORS) for path in options.files] or list(inputs(SHARED.parent / "hostile"))
+    listed: list[tuple[Path, Sequence[str]]] = [(path.resolve(), CAPTURE_DOORS) for path in options.files]
+    listed = listed or list(inputs(SHARED.parent / "hostile"))
     work = [(path, door) for path, doors in listed for door in doors if options.only in door]
     costs = []
     with ThreadPoolExecutor(options.jobs) as pool:
