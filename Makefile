@@ -90,6 +90,7 @@ fuzz: $(VENV)/installed
 	@echo "== fuzz: broken inputs at every door, several at a time, with bounds of memory and processor time"
 	$(BIN)/python -m tests.fuzz.farm --minutes $(MINUTES) $(ARGS)
 	$(BIN)/python -m tests.captures.chunks --count 1000
+	$(BIN)/python -m tests.fuzz.scrubbing --copies 20
 
 bench: $(VENV)/installed
 	@echo "== bench: kwire against tshark on generated captures and real ones"
