@@ -300,9 +300,9 @@ def decoded(
     """`exchanges`, with how to read as an object. `payloads`: how keys and values are decoded, in trees and filters."""
     wanted = parsed(filter)
     only = None if bodies is True else frozenset(bodies or ())
-    for one_by_one in _points(captures, how, wanted, only, notes, stdin):
+    for one_by_one in _points(captures, how, wanted, only, notes, stdin, payloads):
         one_by_one.partitions = partitions
-        one_by_one.decode_payloads(payloads, trees=True)
+        one_by_one.decode_trees()
         yield from one_by_one.exchanges(ordered, progress)
 
 
@@ -337,11 +337,12 @@ def decoded_blocks(
     bodies: Collection[int] = (),
     notes: list[str] | None = None,
     stdin: BinaryIO | None = None,
+    payloads: PayloadOptions | None = None,
 ) -> Iterator[Block]:
     """`decoded`, some thousand exchanges at a time, and with some columns alone, for callers that read columns.
 
     `columns`: of `exchanges`; `partition_columns`: of `partitions`."""
-    for one_by_one in _points(captures, how, parsed(filter), frozenset(bodies), notes, stdin):
+    for one_by_one in _points(captures, how, parsed(filter), frozenset(bodies), notes, stdin, payloads):
         one_by_one.partitions = True
         one_by_one.columns = columns, partition_columns
         yield from one_by_one.blocks(None, None)
@@ -377,9 +378,9 @@ def raw_exchanges(
     says which of its exchanges are to be handed out. While something that began earlier may still end, at most `HELD`
     exchanges and `HELD_BYTES` wait for it: a request that is never answered would have all that follow wait. What ends
     later than that comes when it ends."""
-    for one_by_one in _points(captures, how, parsed(filter), bodies, notes, stdin, records=look is not None):
+    records = look is not None
+    for one_by_one in _points(captures, how, parsed(filter), bodies, notes, stdin, payloads, records=records):
         one_by_one.look = look
-        one_by_one.decode_payloads(payloads, trees=False)
         yield from one_by_one.light(ordered, progress)
 
 
@@ -390,18 +391,19 @@ def _points(
     only: Collection[int] | None,
     notes: list[str] | None,
     stdin: BinaryIO | None,
+    payloads: PayloadOptions | None,
     *,
     records: bool = False,
 ) -> Iterator[_PointExchanges]:
     """Capture point after capture point; who takes one reads it to its end. `only`: APIs whose messages are kept, None:
-    all; `records`: headers of record sets are."""
+    all; `payloads`: how keys and values are decoded that a filter tests; `records`: headers of record sets are kept."""
     if wanted is not None and wanted.needs_bodies:
         only = None
     settings = how.settings(True if only is None else frozenset(only) or False, keep_records=records)
     settings = dataclasses.replace(settings, keep_giants=True, record_headers=records)
     passed: list[tuple[int, int]] = []
     for point in capture_points(_arguments(captures), how.rotated):
-        one_by_one = _PointExchanges(Engine(point, settings, stdin), point, wanted, HeldMessages(only))
+        one_by_one = _PointExchanges(Engine(point, settings, stdin), point, wanted, HeldMessages(only), payloads)
         yield one_by_one
         passed.append(one_by_one.passed)
         if notes is not None:
@@ -423,7 +425,14 @@ class _PointExchanges:
     look        as of `light`
     """
 
-    def __init__(self, engine: Engine, point: CapturePoint, wanted: Any, messages: HeldMessages) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        point: CapturePoint,
+        wanted: Any,
+        messages: HeldMessages,
+        payloads: PayloadOptions | None,
+    ) -> None:
         self._engine = engine
         self._point = point
         self._wanted = wanted
@@ -439,17 +448,16 @@ class _PointExchanges:
         self._start: datetime.datetime | None = None
         self._groups = GroupProtocols()
         self._payloads: PayloadReader | None = None
+        self._payload_options = payloads
         self._records: RecordPayloads | None = None
+        if wanted is not None and wanted.needs_payloads:
+            self._records = record_payloads(wanted, of_point(payloads, point))
 
-    def decode_payloads(self, options: PayloadOptions | None, *, trees: bool) -> None:
-        """Decode keys and values for a filter that tests them, and in `trees` of exchanges. Raises UsageError,
-        CaptureError."""
-        tests = self._wanted is not None and self._wanted.needs_payloads
-        is_shown = trees and options is not None
-        if is_shown or tests:
-            options = of_point(options, self._point)
-        self._records = record_payloads(self._wanted, options)
-        self._payloads = options.trees() if is_shown and options is not None else None
+    def decode_trees(self) -> None:
+        """Decode keys and values in trees of exchanges, if options say how. Raises UsageError, CaptureError."""
+        if self._payload_options is not None:
+            options = of_point(self._payload_options, self._point)
+            self._payloads = None if options is None else options.trees()
 
     def notes(self) -> list[str]:
         """All has been read: what the user should know."""

@@ -41,7 +41,7 @@ BY_FIXTURE = {
 BY_FILE = {
     "spark": (
         "reports/spark/", "reports/test_views.py", "reports/test_views_witness.py", "reports/test_engines.py",
-        "reports/embedded/test_meanings.py", "reports/test_sql.py", "test_notebooks.py",
+        "reports/embedded/test_meanings.py", "reports/test_sql.py", "reports/test_payload_sql.py", "test_notebooks.py",
     ),
     "broker": (
         "brokers/", "incidents/", "replay/test_replaying.py", "replay/test_commands.py", "replay/test_shadowing.py",

@@ -412,6 +412,7 @@ def _print_lines(options: ShowOptions, notes: list[str], out: IO[str]) -> int:
     from kwire.analyzer import api
     from kwire.analyzer.cli.details import PARTITION_COLUMNS, WITH_BODIES
     from kwire.analyzer.cli.exchange_lines import COLUMNS, LOOK_AHEAD
+    from kwire.analyzer.payloads.options import PayloadOptions
     from kwire.analyzer.pipeline.read_options import ReadOptions
 
     blocks = api.decoded_blocks(
@@ -423,6 +424,7 @@ def _print_lines(options: ShowOptions, notes: list[str], out: IO[str]) -> int:
         bodies=WITH_BODIES,
         notes=notes,
         stdin=sys.stdin.buffer,
+        payloads=PayloadOptions.from_arguments(options),
     )
     lines = _lines(options, out)
     ahead: list[api.Block] = []
