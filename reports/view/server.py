@@ -9,6 +9,8 @@ first view, so that the page loads meanwhile.
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
 import hmac
 import json
 import secrets
@@ -61,11 +63,16 @@ TOKEN: Final = "/token"
 MOST_TYPED: Final = 4 << 10
 """Bytes of that form: a token is read from a file of that size."""
 
-FORM: Final = """<!doctype html>
+_STYLE: Final = (
+    "body { font: 16px system-ui, sans-serif; background: Canvas; color: CanvasText; margin: 15vh auto; "
+    "max-width: 22rem; padding: 0 1rem; } input, button { font: inherit; padding: .35rem .6rem; margin-top: .4rem; }"
+)
+
+FORM: Final = f"""<!doctype html>
 <html lang="en">
 <head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark"><title>kwire view</title>
-<link rel="icon" href="data:,"></head>
+<link rel="icon" href="data:,"><style>{_STYLE}</style></head>
 <body><main><h1>kwire view</h1>
 <form method="post" action="/token">
 <p><label>The secret in the file of --token-file<br>
@@ -79,7 +86,7 @@ address."""
 
 _FORM_HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; img-src data:; base-uri 'none'; form-action 'self'; "
-    "frame-ancestors 'none'",
+    f"frame-ancestors 'none'; style-src 'sha256-{base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()}'",
     "Referrer-Policy": "same-origin",  # without, browsers do not say that a form is this server's own
 }
 

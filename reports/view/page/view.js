@@ -138,6 +138,7 @@ const list = new Exchanges(element("list"), element("head"), {
       ...column.terms(row).flatMap(([name, value]) => values(name, value)),
       { text: "copy value", does: () => void copy(column.text(row, list.start)) },
         ...following(row),
+        { text: WIRESHARK, does: () => void wireshark(itself(row.key)) },
     ],
     x, y,
   ),
@@ -181,10 +182,30 @@ const tabs = new Tabs(state, {
   now: () => ({ begin: info.first_time ?? 0, growing: info.growing, row: list.index, pairs: Boolean(info.pairs) }),
 });
 
+const WIRESHARK = "open in Wireshark (copies the command)";
+
 /** What is chosen, as a file. */
 function exporting() {
   const { left, bottom } = element("exporting").getBoundingClientRect();
-  menu.open(forms(state.filter, state.sort, info.bytes, complain), left, bottom);
+  menu.open([...forms(state.filter, state.sort, info.bytes, complain), { text: WIRESHARK, does: () => void wireshark(state.filter) }], left, bottom);
+}
+
+/**
+ * The filter of an exchange alone.
+ * @param {string} key
+ */
+function itself(key) {
+  const [capture, connection, exchange] = JSON.parse(key), several = info.captures.length > 1;
+  return `${several ? `capture == ${quoted(capture)} and ` : ""}connection == ${quoted(connection)}${exchange === null ? "" : ` and exchange == ${exchange}`}`;
+}
+
+/**
+ * Copy the command that opens packets in Wireshark: a page may not start a program.
+ * @param {string} filter of their exchanges
+ */
+function wireshark(filter) {
+  if (info.command[1] !== "show") return tell("a dataset has no packets: kwire view CAPTURE has");
+  return copy(`${command([...info.command, ...(filter ? ["--filter", filter] : []), "-w", "exchanges.pcapng"])} && wireshark exchanges.pcapng`);
 }
 
 /**

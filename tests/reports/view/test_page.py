@@ -14,6 +14,7 @@ import io
 import json
 import os
 import re
+import shlex
 import shutil
 import threading
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import kwire
 from kwire.analyzer.cli import parser
 from kwire.analyzer.common.errors import UsageError
 from kwire.reports.view import columns, open_view
@@ -134,6 +136,7 @@ def test_from_a_filter_to_a_field_to_its_bytes_and_back_by_keys_alone(look: Look
         opened.wait(f"location.href === {before!r}")
         page.keyboard.press("?")
         page.locator("#keys dt", has_text="PgUp").wait_for()
+        assert page.evaluate("document.querySelector('#keys').scrollTop") == 0
         page.keyboard.press("Escape")
         assert all("400" in complaint for complaint in opened.complaints)  # the browser logs answers that refuse
         opened.complaints.clear()
@@ -363,6 +366,50 @@ def test_details_are_open_while_an_exchange_is_chosen_and_panels_leave_the_resul
         page.locator("#close").click()
         page.locator("#detail").wait_for(state="hidden")
         opened.wait("document.activeElement.id === 'list'")
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (1440, "dark"), (390, "light"), (390, "dark")])
+def test_a_browser_without_the_token_is_asked_for_it(
+    chromium: Any, txn: Asking, tmp_path: Path, width: int, scheme: str
+) -> None:
+    folder = Path(os.environ.get("KWIRE_SCREENSHOTS", tmp_path))
+    with served(txn.view) as (address, token):
+        context = chromium.new_context(viewport={"width": width, "height": 600}, color_scheme=scheme)
+        page = context.new_page()
+        assert page.goto(address).status == 403
+        field = page.get_by_label("The secret in the file of --token-file")
+        assert field.get_attribute("type") == "password"
+        page.screenshot(path=folder / f"view-token-{width}-{scheme}.png")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.evaluate(CONTRAST) == []
+        page.keyboard.insert_text("another")  # the field has the focus
+        page.keyboard.press("Enter")
+        field.wait_for()
+        field.fill(token)
+        page.get_by_role("button", name="open").click()
+        page.locator("#count", has_text="188 of 188").wait_for()
+        assert token not in page.url
+        context.close()
+
+
+def test_wireshark_is_opened_by_a_command_that_is_copied(
+    look: Look, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with look("filter=api+%3D%3D+Fetch", "11") as opened:
+        page = opened.page
+        for number, clicked in ((11, "#exporting"), (1, "")):
+            if clicked:
+                page.locator(clicked).click()
+            else:
+                page.locator("#list .row").first.click(button="right")
+            page.get_by_role("menuitem", name="open in Wireshark").click()
+            page.locator("#status", has_text="connection ==" if number == 1 else "api == Fetch").wait_for()
+            text = page.locator("#status").inner_text().removeprefix("copied: ")
+            program, *arguments = shlex.split(text.removesuffix(" && wireshark exchanges.pcapng"))
+            assert program == "kwire"
+            assert parser.main(arguments) == 0
+            assert len(kwire.analyze("exchanges.pcapng").exchanges) == number
 
 
 def test_two_tabs_look_at_one_server(look: Look) -> None:

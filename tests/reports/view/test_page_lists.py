@@ -75,6 +75,14 @@ def test_a_runs_sides_stand_side_by_side_with_what_differs(chromium: Any, replay
         assert page.url == chosen
 
 
+def test_exchanges_of_several_captures_name_theirs(chromium: Any, points: Asking, look: Look) -> None:
+    with served(points.view) as place, Look(chromium, place)("above=none", "") as opened:
+        opened.page.locator("#head [data-id=capture]").wait_for()
+        opened.page.locator("#list [data-id=capture]", has_text="client.pcap").first.wait_for()
+    with look("above=none") as opened:
+        assert opened.page.locator("#head [data-id=capture]").count() == 0
+
+
 def test_two_capture_points_stand_side_by_side(chromium: Any, points: Asking) -> None:
     with served(points.view) as place, Look(chromium, place)("list=pairs&against=twin", "", scheme="dark") as opened:
         page = opened.page
