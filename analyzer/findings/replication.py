@@ -44,12 +44,15 @@ _FETCHER = re.compile(r"(?:broker-(\d+)-fetcher-\d+|ReplicaFetcherThread-\d+-\d+
 
 @dataclass(frozen=True, slots=True)
 class Culprit:
-    """The broker that keeps in-sync sets waiting, as `host:port`, and the reason; null where it cannot be told."""
+    """The broker that keeps in-sync sets waiting, as `host:port`, and the reason; null where it cannot be told.
+
+    proven: it was measured; is_guess: it cannot be told, or only by leaders' medians."""
 
     broker: str | None
     cause: str
     reason: str
     proven: bool = False
+    is_guess: bool = False
 
 
 @dataclass(slots=True)
@@ -223,7 +226,10 @@ def culprit(capture: CaptureFrame, span: SlowSpan) -> Culprit:
         or _by_plain_writes(capture, span, cluster, own, usual)
         or _by_sets(capture, span, cluster, own, usual)
         or Culprit(
-            None, "a replica of their in-sync sets fetches or appends late", "which one cannot be told from here"
+            None,
+            "a replica of their in-sync sets fetches or appends late",
+            "which one cannot be told from here",
+            is_guess=True,
         )
     )
 
@@ -370,7 +376,8 @@ def _slowest_leader(
     reason = "it is in each slow in-sync set, and " if common else ""
     reason += f"where it leads they take longest ({lasting(leaders[first])} at the median, {lasting(leaders[second])} "
     reason += f"at {_label(capture, cluster, second)})"
-    return Culprit(_label(capture, cluster, first), "its disk: it appends late, as leader and as follower", reason)
+    cause = "its disk: it appends late, as leader and as follower"
+    return Culprit(_label(capture, cluster, first), cause, reason, is_guess=True)
 
 
 def _label(capture: CaptureFrame, cluster: _Cluster, broker: int) -> str:
@@ -389,12 +396,14 @@ def _label(capture: CaptureFrame, cluster: _Cluster, broker: int) -> str:
     suppressed_when="Fewer than 10 slow answers of one leader, or all within 3 s, or fewer than half of its answers; "
     "nothing to compare with at those brokers, or that is as slow: a broker that is slow as a whole is none whose "
     "replicas are. What a broker that stood still made wait is told by broker-stall. No broker is named where several "
-    "may be the slow one.",
+    "may be the slow one. A note: the median is below half a second, and no broker is known for it by more than "
+    "leaders' medians: all brokers of a busy machine are so.",
     advice="Look at that broker's disk first (flush time, utilisation), then at its network to the other brokers; "
     "kafka-topics.sh --describe --under-replicated-partitions names it once it falls behind.",
     evidence="slow-disk-2; forged: acks=-1 at 600 ms beside Heartbeats at 4 ms, and beside Heartbeats at 100 ms; a "
     "slow follower that an in-sync set shows, a leader's own disk, followers' fetches; a stall",
     slow_ms=200,
+    visible_ms=500,
     factor=10,
     answers=10,
     compared=3,
@@ -430,4 +439,5 @@ def replication_slow(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
             (int(slow[0]), int(slow[waited.argmax()]), int(slow[-1])),
             cause=guilty.cause,
             proven=guilty.proven,
+            severity="note" if guilty.is_guess and np.median(own[slow]) < at.visible_ms * 1000 else None,
         )

@@ -301,14 +301,7 @@ class Verdict:
 
 def _of_machine(row: dict[str, Any]) -> bool:
     """Whether a finding is of a machine that does much else: brokers without CPU answer late, and TCP sends again."""
-    return row["code"] in (
-        "tcp-retransmission",
-        "broker-stall",
-        "broker-slow",
-        "replication-slow",
-        "tcp-zero-window",
-        "slow-transfer",
-    )
+    return row["code"] in ("tcp-retransmission", "broker-stall", "broker-slow")
 
 
 def findings_of(capture: Path) -> list[dict[str, Any]]:

@@ -39,6 +39,23 @@ def test_the_broker_that_slows_in_sync_sets_is_named_where_it_can_be_told(
     assert _micros(9.5) <= (finding.until or 0) <= _micros(9.5) + 1000 * round(last)
 
 
+@pytest.mark.parametrize(
+    ("took", "in_sync", "severity"),
+    [
+        ({1: 510, 2: 520, 3: 530}, None, "warning"),
+        ({1: 310, 2: 320, 3: 330}, None, "note"),
+        ({1: 310, 2: 4, 3: 310}, {1: [1, 3], 2: [2, 1], 3: [3, 1]}, "warning"),  # node 3 is known by the in-sync sets
+    ],
+)
+def test_short_waits_that_nobody_is_known_for_are_a_note(
+    took: dict[int, float], in_sync: dict[int, list[int]] | None, severity: str, tmp_path: Path
+) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    slow_replica(traffic, took, in_sync)
+    (finding,) = (finding for finding in judged(traffic) if finding.code == "replication-slow")
+    assert finding.severity == severity
+
+
 @pytest.mark.parametrize(("empty_ms", "cause"), [(2, "its disk"), (400, "the network between")])
 def test_followers_fetches_tell_a_slow_disk_from_a_slow_network(empty_ms: int, cause: str, tmp_path: Path) -> None:
     """Node 3 takes 400 ms from an answer with records to its next request, and so long after one without or not."""
