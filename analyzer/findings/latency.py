@@ -310,7 +310,7 @@ def throttle_ignored(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     "5.0 s, added up over 40 exchanges.",
     why="A broker takes one request of a connection after the other; librdkafka allows a million in flight, Java five. "
     "Half of the time and 100 ms (95th percentile) are the client's to mend.",
-    suppressed_when="Fewer than 30 exchanges, or all within 10 s. Where the earlier requests themselves waited for a "
+    suppressed_when="Fewer than 30 exchanges, or all that waited within 10 s. Where the earlier requests themselves waited for a "
     "quota's pauses, for half of that time or more, the quota is the cause: the broker does not read meanwhile "
     "(KIP-219). What waited because a broker stood still or a replica was slow is not counted (broker-stall, "
     "replication-slow).",
@@ -334,7 +334,8 @@ def own_queue(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         waited, whole = int(queue[group_rows].sum()), int(latency[group_rows].sum())
         if waited < at.share * whole or _quantile(queue[group_rows], 95) < at.queue_ms * 1000:
             continue
-        if _lasted(capture, group_rows) < at.over_s * SECOND:
+        waiting = group_rows[queue[group_rows] >= at.queue_ms * 1000]
+        if _lasted(capture, waiting) < at.over_s * SECOND:
             continue
         who = capture.who(int(capture.client[group_rows[0]]), int(capture.broker[group_rows[0]]))
         api = api_name(int(capture.exchanges.api[group_rows[0]]))

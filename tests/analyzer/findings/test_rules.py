@@ -638,6 +638,13 @@ def queued(traffic: Traffic, wrong: bool) -> None:
         traffic.ask("Produce", number, 300, queue_us=200_000)
 
 
+@case("queue-behind-own-requests", "not for a moment")
+def queued_for_a_moment(traffic: Traffic, wrong: bool) -> None:
+    for number in range(60):
+        waits = number % 6 == 0 if wrong else 20 <= number < 28
+        traffic.ask("Produce", number, 2100 if waits else 3, queue_us=2_000_000 if waits else 0)
+
+
 # -------------------------------------------------------------------------------------------------------------- tests
 # Here, where every case is known.
 
