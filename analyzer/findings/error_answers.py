@@ -265,7 +265,7 @@ def _at_another_cluster(capture: CaptureFrame, trouble: Trouble, topics: list[st
     for entry in capture.entry.get("advertised", ()):
         addresses_of[entry["broker"]].add((entry["host"], entry["port"]))
     refusing = set[tuple[str, int]]().union(*(addresses_of[end] for end in _end_points(capture, trouble.rows)))
-    if not topics or not refusing or len(addresses_of) < 2:
+    if not topics or not refusing or all(addresses & refusing for addresses in addresses_of.values()):
         return []
     parts = capture.partitions
     numbers = [number for number, (topic, _) in enumerate(capture.topic_partitions) if topic in topics]
@@ -277,6 +277,14 @@ def _at_another_cluster(capture: CaptureFrame, trouble: Trouble, topics: list[st
     addresses = set[tuple[str, int]]().union(*(addresses_of[end] for end in having if end in addresses_of))
     return having if addresses and not addresses & refusing else []
 
+
+def _is_of_another_cluster(capture: CaptureFrame, trouble: Trouble) -> bool:
+    """Whether a topic is refused because the client mixes two clusters: topic-missing tells of it."""
+    topic = trouble.thing.topic
+    return trouble.code == 3 and topic is not None and bool(_at_another_cluster(capture, trouble, [topic]))
+
+
+EXPLANATIONS.append(_is_of_another_cluster)
 
 _LOOKED_FOR = 200
 """Missing topics, the most requested ones, for which a similar name is searched."""

@@ -366,9 +366,10 @@ def _ends_told(capture: CaptureFrame, places: list[int]) -> dict[tuple[int, ...]
     "log-truncated",
     "error",
     "t-2 lost records that were acknowledged: offset 440 was given twice, by 10.0.0.1:9092 and then by 10.0.0.2:9092.",
-    why="A log that grows gives an offset once; the high watermark of one replica never falls.",
+    why="A log that grows gives an offset once; the high watermark of one replica falls where its log was cut.",
     suppressed_when="The topic was made anew (it begins at 0, its leader epoch does not rise, or its ids say so); the "
-    "same batch was sent again to the next leader, which knows it.",
+    "same batch was sent again to the next leader, which knows it; the next batch that is written goes behind the old "
+    "high watermark (a replica that led, follows and leads again may know a lower one for a moment).",
     advice="unclean.leader.election.enable (off by default), and writers with acks=1.",
     evidence="forged: two brokers that give the same offset, and to a batch that is sent again; a log that ends before "
     "where its reader stands, as Fetch or OffsetForLeaderEpoch says, and one that ends there",
@@ -529,6 +530,8 @@ def _fallen(capture: CaptureFrame) -> Iterator[Match]:
     fell = same & later & (read.end[rows[1:]] < read.end[rows[:-1]])
     for at in np.flatnonzero(fell).tolist():
         first, again = int(rows[at]), int(rows[at + 1])
+        if _goes_on_behind(capture, int(read.topic_partition[first]), int(read.time[again]), int(read.end[first])):
+            continue
         topic, partition = capture.topic_partitions[read.topic_partition[first]]
         gone = int(read.end[first] - read.end[again])
         text = f"{partition_name((topic, partition))} was cut: {count(gone, 'record')} that could be read to "
@@ -544,6 +547,30 @@ def _fallen(capture: CaptureFrame) -> Iterator[Match]:
             (int(read.owner[first]), int(read.owner[again])),
             **_lost_log(gone, int(read.end[first])),
         )
+
+
+@once
+def _written(capture: CaptureFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(topic-partition, time of the answer, offset) of batches that were stored, in order of the first two."""
+    offset, parts = capture.table("partitions")["offset"], capture.partitions
+
+    def are_stored(block: slice) -> Any:
+        of_produce = capture.api_of(parts.owner[block]) == api_keys.PRODUCE
+        return of_produce & (parts.error[block] == 0) & (offset[block] != NULL)
+
+    rows = spill.where(len(offset), are_stored)
+    where, answered = parts.topic_partition[rows], capture.exchanges.response_end[parts.owner[rows]]
+    order = np.lexsort((answered, where))
+    return where[order], answered[order], offset[rows[order]]
+
+
+def _goes_on_behind(capture: CaptureFrame, topic_partition: int, since: int, end: int) -> bool:
+    """Whether the next batch that is written to a topic-partition from a time on gets an offset at this end or behind
+    it: its log was not cut, and only the high watermark fell, as a new leader learns it late."""
+    where, answered, offset = _written(capture)
+    first, past = np.searchsorted(where, [topic_partition, topic_partition + 1])
+    next_ = first + int(np.searchsorted(answered[first:past], since))
+    return bool(next_ < past) and int(offset[next_]) >= end
 
 
 @rule(
@@ -877,7 +904,7 @@ def _has_runs(owner: np.ndarray, least: int) -> bool:
     "10:01:43).",
     why="Clients refresh their metadata after 0.1 to 1 s; leader changes cleared within 0.12 s in captures.",
     suppressed_when="It passed within 5 s and ten answers; a broker's loss or a moved leader explains it, or one "
-    "address for several brokers (advertised-address-shared).",
+    "address for several brokers (advertised-address-shared), or another cluster that has the topic (topic-missing).",
     advice="advertised.listeners, stale metadata (metadata.max.age.ms).",
     evidence="forged: ten such answers over 2 s, and nine",
 )

@@ -310,7 +310,7 @@ def throttle_ignored(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     "5.0 s, added up over 40 exchanges.",
     why="A broker takes one request of a connection after the other; librdkafka allows a million in flight, Java five. "
     "Half of the time and 100 ms (95th percentile) are the client's to mend.",
-    suppressed_when="Fewer than 30 exchanges, or all that waited within 10 s. Where the earlier requests themselves waited for a "
+    suppressed_when="Fewer than 30 exchanges, or all that waited within 10 s. Where the earlier ones waited for a "
     "quota's pauses, for half of that time or more, the quota is the cause: the broker does not read meanwhile "
     "(KIP-219). What waited because a broker stood still or a replica was slow is not counted (broker-stall, "
     "replication-slow).",

@@ -168,7 +168,7 @@ def _advertised(properties: str) -> str:
     return ",".join(part for part in line.partition("=")[2].split(",") if not part.startswith("CONTROLLER"))
 
 
-@incident(Truth("topic-missing", ("bridge", "another cluster")))
+@incident(Truth("topic-missing", ("bridge", "another cluster"), also=("metadata-storm",)))
 def clusters_mixed(lab: Lab) -> None:
     """The bootstrap list of an application names brokers of two clusters; its topic is in one of them."""
     topic = lab.topic("shared")

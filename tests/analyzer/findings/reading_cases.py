@@ -64,6 +64,16 @@ def ended_before(traffic: Traffic, wrong: bool) -> None:
     traffic.ask("OffsetForLeaderEpoch", 2, on=1, place=("t", 0), part=answer, client_id="broker-1-fetcher-0")
 
 
+@case("log-truncated", "not where the log goes on behind the old end")
+def high_watermark_fell(traffic: Traffic, wrong: bool) -> None:
+    """A replica led, followed and leads again: it knows a lower high watermark for a moment."""
+    for second, end, epoch in ((0, 305, 4), (1, 304, 6)):
+        fetch(traffic, second, 304, end)
+        traffic.rows["partitions"][-1]["leader_epoch"] = epoch
+    part = {"offset": 304 if wrong else 305, "offset_kind": "base", "record_count": 1}
+    traffic.ask("Produce", 2, place=("t", 0), part=part)
+
+
 @case("log-truncated", "and not where it stands at the end of the capture")
 def ended_before_all(traffic: Traffic, wrong: bool) -> None:
     if wrong:

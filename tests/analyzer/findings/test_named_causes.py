@@ -183,7 +183,8 @@ def test_a_topic_that_only_another_cluster_has_is_missing(same: bool, tmp_path: 
     traffic = Traffic(tmp_path)
     for number in range(10):
         traffic.ask("Metadata", number / 2, error="UNKNOWN_TOPIC_OR_PARTITION", topics=["t"])
-    traffic.ask("Produce", 6, on=1, place=("t", 0), client_id="other", broker_ip="10.0.0.8")
+        traffic.ask("Produce", number, error="UNKNOWN_TOPIC_OR_PARTITION", place=("t", 0), part={"error_code": 3})
+    traffic.ask("Produce", 12, on=1, place=("t", 0), client_id="other", broker_ip="10.0.0.8")
     traffic.rows["connections"][-1]["broker_ip"] = "10.0.0.8"
     traffic.rows["connections"][-1]["connection"] = traffic.rows["exchanges"][-1]["connection"]
     traffic.tells("10.0.0.9", by="10.0.0.9:9092")
@@ -192,6 +193,7 @@ def test_a_topic_that_only_another_cluster_has_is_missing(same: bool, tmp_path: 
         traffic.tells("10.0.0.8", by="10.0.0.9:9092", nodes=(2,))
     missing = of(traffic, "topic-missing")
     assert len(missing) == (not same)
+    assert bool(of(traffic, "wrong-leader-fetch")) == same  # one cause, one finding
     if missing:
         assert "which does not exist at 10.0.0.9:9092: 10 times" in missing[0].text
         assert (missing[0].cause or "").startswith("another cluster has it (10.0.0.8:9092)")
