@@ -547,11 +547,11 @@ def test_one_byte_is_no_bytes(amount: int, words: str, tmp_path: Path) -> None:
     ],
 )
 def test_who_queues_behind_pauses_of_a_quota_waits_for_the_quota(muted_s: int, cause: str, tmp_path: Path) -> None:
-    """The first answer comes after 10 s, of which it was muted so long; all others wait for it from 1 s on."""
+    """The first answer comes after 12 s, of which it was muted so long; all others wait for it from 1 s on."""
     traffic = Traffic(tmp_path / "dataset")
-    traffic.ask("Produce", 0, 10_000, queue_us=0, muted_us=muted_s * 1_000_000, throttle_us=1)
+    traffic.ask("Produce", 0, 12_000, queue_us=0, muted_us=muted_s * 1_000_000, throttle_us=1)
     for _ in range(29):
-        traffic.ask("Produce", 1, 9_100, queue_us=9_000_000, muted_us=0)
+        traffic.ask("Produce", 1, 11_100, queue_us=11_000_000, muted_us=0)
     for on in (1, 2):  # others' pauses are not theirs
         traffic.ask("Produce", 0, 10_000, on=on, queue_us=0, muted_us=10_000_000, client_id="other", throttle_us=1)
     (finding,) = of(traffic, "queue-behind-own-requests")
