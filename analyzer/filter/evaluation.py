@@ -337,6 +337,8 @@ class Filter:
         """Tell whether one exchange matches. `row` has the columns of `exchanges` as in `Table.to_pylist()`; the bodies
         have Kafka's JSON names as from `kwire.analyzer.protocol.tree`, None if not decoded. Fields of keys and values
         are those of one record: an exchange matches if one of its `records` does."""
+        if not self.needs_payloads or row["api_key"] not in PAYLOAD_APIS:
+            return _matches(self.root, lambda comparison: _leaf_matches(comparison, row, request, response))
         leaves: dict[int, bool] = {}
 
         def passes(record: RecordFields) -> bool:
@@ -349,8 +351,6 @@ class Filter:
 
             return _matches(self.root, leaf)
 
-        if not self.needs_payloads or row["api_key"] not in PAYLOAD_APIS:
-            return passes(_no_fields)
         has_records = False
         for record in records:
             has_records = True
