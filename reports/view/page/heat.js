@@ -11,6 +11,9 @@ const LEFT = 62;
 const FEW = 20_000;
 /** Exchanges that are shown in wider columns. */
 
+const MOST = 2_000;
+/** Columns that the server counts, at most. */
+
 const AXIS = 16;
 /** Pixels for the times below them. */
 
@@ -177,6 +180,11 @@ export class Heat extends Picture {
       let fine = await grid(filter, width, signal), asked = width;
       const before = this.grid, better = this.fitting(fine.exchanges);
       if (better > 0 && better < width) fine = await grid(filter, asked = better, signal); // it is quick of so few
+      const paused = slots(fine).reduce((sum, one) => sum + one.pause, 0);
+      if (fine.exchanges < FEW && paused > fine.columns / 2) { // pauses are folded: finer columns have their room
+        const finer = Math.min(MOST, Math.floor((fine.columns * fine.columns) / Math.max(1, fine.columns - paused)));
+        fine = await grid(filter, finer, signal);
+      }
       this.grid = coarser(fine, Math.ceil((fine.buckets * TALL) / Math.max(1, this.canvas.clientHeight - AXIS)));
       this.slots = slots(this.grid);
       this.bucket = Math.min(this.bucket, Math.max(0, this.grid.buckets - 1));

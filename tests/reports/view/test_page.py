@@ -229,6 +229,22 @@ def test_a_cell_of_the_heatmap_becomes_a_filter_and_a_span_one_of_times(look: Lo
         page.locator("#heat").wait_for(state="hidden")
 
 
+def test_columns_of_the_heatmap_are_fine_where_a_pause_is_folded(chromium: Any, tmp_path: Path) -> None:
+    forged = Forged(tmp_path / "paused")
+    for number in range(400):
+        forged.exchange("Fetch", latency_ms=number % 90, second=number / 100 + 3600 * (number // 200), exchange=number)
+    with (
+        contextlib.ExitStack() as stack,
+        served(viewed(stack, forged.write())) as place,
+        Look(chromium, place)("above=heat", "400") as opened,
+    ):
+        page = opened.page
+        page.locator("#cell", has_text="400 exchanges").wait_for()
+        page.locator("#cells").focus()
+        page.keyboard.press("Home")
+        page.locator("#cell", has_text=re.compile(r"^0\.000000 to [12]\.\d+ s")).wait_for()  # of an hour in 230: 15 s
+
+
 def test_hostile_names_stay_text_and_large_numbers_whole(chromium: Any, hostile: tuple[str, str]) -> None:
     with Opened(chromium, hostile, "columns=client_id,topics,reply,reason,result") as opened:
         page = opened.page
