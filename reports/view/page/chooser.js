@@ -17,7 +17,8 @@ export function chooser(box, table, columns, shown, pick) {
     tick.type = "checkbox";
     tick.checked = ids.includes(column.id);
     const empty = table.find((one) => one.name === column.id)?.empty;
-    about.textContent = empty ? `${column.about} (nothing in this dataset)` : column.about;
+    const said = column.about.replaceAll("`", "");
+    about.textContent = empty ? `${said} (nothing in this dataset)` : said;
     name.textContent = column.title;
     label.append(tick, name, about);
     tick.addEventListener("change", () => {

@@ -6,10 +6,11 @@ import { ask, worded } from "./api.js";
  * @param {string} filter
  * @param {string} sort
  * @param {boolean} bytes whether the capture may be at hand
+ * @param {boolean} growing whether more comes: a report is on all
  * @param {(failure: unknown) => void} failed
  * @returns {{text: string, does: () => void}[]}
  */
-export function forms(filter, sort, bytes, failed) {
+export function forms(filter, sort, bytes, growing, failed) {
   const known = [["csv", "rows as CSV"], ["json", "rows as lines of JSON"], ["parquet", "rows as Parquet"]];
   if (bytes) known.push(["pcapng", "packets of their connections (pcapng)"]);
   return [
@@ -17,7 +18,7 @@ export function forms(filter, sort, bytes, failed) {
       text: text ?? "",
       does: () => void save({ filter, sort, format: format ?? "" }).catch(failed),
     })),
-    { text: "report on all exchanges (opens)", does: () => void open("/api/1/report", "_blank", "noopener") },
+    ...(growing ? [] : [{ text: "report on all exchanges (opens)", does: () => void open("/api/1/report", "_blank", "noopener") }]),
   ];
 }
 

@@ -187,7 +187,7 @@ const WIRESHARK = "open in Wireshark (copies the command)";
 /** What is chosen, as a file. */
 function exporting() {
   const { left, bottom } = element("exporting").getBoundingClientRect();
-  menu.open([...forms(state.filter, state.sort, info.bytes, complain), { text: WIRESHARK, does: () => void wireshark(state.filter) }], left, bottom);
+  menu.open([...forms(state.filter, state.sort, info.bytes, info.growing, complain), { text: WIRESHARK, does: () => void wireshark(state.filter) }], left, bottom);
 }
 
 /**
