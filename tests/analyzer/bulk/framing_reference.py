@@ -85,13 +85,15 @@ SIZES = {"bool": 1, "int8": 1, "int16": 2, "uint16": 2, "int32": 4, "uint32": 4,
 
 
 class Body:
-    """One body along its definition; `acks` is what a Produce request says."""
+    """One body along its definition; `acks` is what a Produce request says, which stands before what may be cut off."""
 
     def __init__(self, message: dict[str, Any], version: int, walk: Walk) -> None:
-        self.walk, self.version = walk, version
+        self.message, self.walk, self.version = message, walk, version
         self.structs = {shared["name"]: shared["fields"] for shared in message.get("commonStructs", [])}
         self.acks: int | None = None
-        self.struct(message["fields"], within(version, message.get("flexibleVersions")))
+
+    def read(self) -> None:
+        self.struct(self.message["fields"], within(self.version, self.message.get("flexibleVersions")))
 
     def struct(self, fields: list[dict[str, Any]], flexible: bool) -> None:
         tagged = {}
@@ -165,10 +167,11 @@ class Read:
 
 
 def body(side: str, api: int, version: int, walk: Walk) -> Read:
+    read = Body(definitions()[side, api, version], version, walk)
     try:
-        read = Body(definitions()[side, api, version], version, walk)
+        read.read()
     except Ends:
-        return Read(walk.at, ends=True)
+        return Read(walk.at, ends=True, acks=read.acks)
     except Wrong:
         return Read(walk.at, wrong=True)
     return Read(walk.at, acks=read.acks)

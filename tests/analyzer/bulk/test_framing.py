@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import random
+import struct
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -163,3 +164,26 @@ def test_conversations_with_losses(writes: list[Write], rng: random.Random, hand
         path = Path(folder) / "capture.pcap"
         path.write_bytes(pcap(rendered(without(segments, *gone)), 1, nanoseconds=True))
         check([path])
+
+
+def test_an_answer_by_the_number_of_a_cut_produce_without_acks(tmp_path: Path) -> None:
+    """Nobody answers the Produce, whose `acks` were captured: the answer is that to the other request of its number."""
+
+    def request(api: int, version: int, number: int, body: bytes) -> Write:
+        data = struct.pack(">hhih", api, version, number, 3) + b"app" + body
+        return Write(True, len(data).to_bytes(4, "big") + data)
+
+    def heartbeat(number: int) -> Write:
+        return request(12, 0, number, b"\0\1g\0\0\0\7\0\1m")
+
+    def answer(number: int) -> Write:
+        return Write(False, struct.pack(">iih", 6, number, 0))
+
+    produce = request(0, 3, 4, struct.pack(">hhiih6siii", -1, 0, 1000, 1, 6, b"orders", 1, 0, 200) + bytes(200))
+    writes = [heartbeat(2), answer(2), heartbeat(3), produce, heartbeat(4), answer(3), answer(4)]
+    writes += [heartbeat(5), answer(5)]
+    segments = converse(writes, handshake=True, mss=90)
+    to_broker, to_client = (payloads(segments, to_broker=to_broker) for to_broker in (True, False))
+    capture = tmp_path / "capture.pcap"
+    capture.write_bytes(pcap(rendered(without(segments, to_broker[3], to_client[1])), 1, nanoseconds=True))
+    assert check([capture]) == 8, "five requests, and three answers"
