@@ -29,6 +29,7 @@ from kwire.analyzer.payloads.options import PayloadOptions
 from kwire.analyzer.pipeline.analysis_options import parsed
 from kwire.analyzer.pipeline.points import FULL, AnalysisOptions, NamesAhead, nothing_matches, point_tables
 from kwire.analyzer.pipeline.read_options import ReadOptions
+from kwire.analyzer.records import batches
 from kwire.captures.files import capture_points
 
 if TYPE_CHECKING:
@@ -106,6 +107,7 @@ def _rows(options: ShowOptions, notes: list[str]) -> Iterator[Row]:
     choice = AnalysisOptions.of(options.filter, options.follow, records=FULL, payloads=payloads)
     settings = how.settings(choice.keep)
     passed: list[tuple[int, int]] = []
+    bombs: list[int] = []  # records of each
     for point in capture_points(rest, how.rotated):
         look_up = NamesAhead(TopicIds(), point, settings).look_up
         parts = point_tables(point, settings, choice, stdin=sys.stdin.buffer)
@@ -118,6 +120,14 @@ def _rows(options: ShowOptions, notes: list[str]) -> Iterator[Row]:
                 break
             if name == "records":
                 yield from _named(table, look_up)
+            elif name == "batches":
+                chosen = table.filter(pc.equal(table.column("reason").cast(pa.string()), batches.BOMB))
+                bombs += chosen.column("record_count").fill_null(0).to_pylist()
+    if bombs:
+        notes.append(
+            f"{len(bombs):,} batch{'es' * (len(bombs) != 1)} of {sum(bombs):,} records not opened: {batches.BOMB} "
+            "(kwire analyze --decompressed-limit, --decompressed-ratio)"
+        )
     notes += nothing_matches(passed)
 
 

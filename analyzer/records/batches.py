@@ -9,7 +9,7 @@ reason, and reading continues behind it if its size is plausible.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -84,6 +84,7 @@ RATIO_LIMIT: Final = 1000
 """How many times larger a batch may become: gzip can do 1032, real records hardly 100. Small ones are let through."""
 RATIO_FREE: Final = 1 << 20
 """Bytes that are allowed whatever the ratio: a megabyte of zeros is an ordinary test message."""
+BOMB: Final = "the records decompress to more than is allowed"
 SMALLEST_RECORD: Final = 7
 """Bytes of a record without key, value and headers."""
 RECORD_RATIO: Final = 125
@@ -281,11 +282,10 @@ class BatchLimits:
         """Bytes that so many compressed ones may become."""
         return min(self.bytes, max(compressed * self.ratio, RATIO_FREE))
 
-    def has_too_many(self, records: np.ndarray, compressed: np.ndarray) -> np.ndarray:
-        """bool[n]: whether batches say that they have more records than may be in so many bytes, int64[n] each."""
+    def has_too_many(self, records: Any, compressed: Any) -> Any:
+        """Whether batches, int64[n] or one, say that they have more records than may be in so many compressed bytes."""
         most = np.maximum(compressed * (self.ratio // RECORD_RATIO), RATIO_FREE // SMALLEST_RECORD)
-        too_many: np.ndarray = (records > most) & self.has_record_limit
-        return too_many
+        return (records > most) & self.has_record_limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,7 +350,7 @@ def reason(code: int, number: int) -> str | None:
         REASON_RECORD: f"record {number} cannot be read",
         REASON_LEFT: f"{number} bytes behind the last record",
         REASON_DATA: "the compressed records cannot be decompressed",
-        REASON_BOMB: "the records decompress to more than is allowed",
+        REASON_BOMB: BOMB,
         REASON_DEPTH: f"compressed more than {number} times over",
         REASON_INNER_CRC: f"the checksum of message {number} inside is wrong",
         REASON_NOT_KEPT: "its exchange ended too late: the records were not kept",

@@ -154,7 +154,8 @@ class RecordScrubber:
     def _inside(self, data: bytes, header: bytes, row: list[int], topic: str) -> bytes:
         """Cleans what is behind the header of a batch of magic 2."""
         codec = row[b.B_ATTRIBUTES] & b.CODEC_MASK
-        plain = data if codec == b.NONE else self._opened(codec, data)
+        is_bomb = codec != b.NONE and bool(self._limits.has_too_many(np.int64(row[b.B_COUNT]), np.int64(len(data))))
+        plain = data if codec == b.NONE else None if is_bomb else self._opened(codec, data)
         if plain is None:
             self.report.lost_batches += 1
             return self._pseudonyms.noise(len(data))

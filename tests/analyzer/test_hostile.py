@@ -62,6 +62,19 @@ def test_a_bomb_of_records_is_shown_as_far_as_its_budget_goes(form: str) -> None
         assert b" more: --page 2)" in result.stdout
 
 
+def test_a_bomb_of_records_is_a_note_where_all_records_are_listed() -> None:
+    result = kwire("show", CASES / "record-bomb.pcap", "--records")
+    assert result.returncode == 0
+    assert result.stdout.count(b"\n") < 1000
+    assert b"records not opened: the records decompress to more than is allowed" in result.stderr
+
+
+def test_a_bomb_of_records_becomes_noise(tmp_path: Path) -> None:
+    result = kwire("scrub", CASES / "record-bomb.pcap", "-o", tmp_path / "clean.pcapng")
+    assert result.returncode == 0
+    assert b"1 compressed batch became noise" in result.stdout + result.stderr
+
+
 @pytest.mark.parametrize("form", ["--tree", "--json"])
 def test_a_stop_by_time_is_named(
     form: str, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
