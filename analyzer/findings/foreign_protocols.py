@@ -195,8 +195,8 @@ def _refused_at_once(capture: CaptureFrame, rows: np.ndarray, broker: int, close
     of_broker = rows[capture.broker[rows] == broker]
     reasons, texts = capture.table("exchanges").text("reason")
     shut = [code for code, text in enumerate(texts) if "had closed the connection before" in text]
-    asked = capture.exchanges.api[of_broker] == api_keys.API_VERSIONS
-    refused = of_broker[asked & ~arrow.among(reasons[of_broker], shut)]
+    versions = capture.exchanges.api[of_broker] == api_keys.API_VERSIONS
+    refused = of_broker[versions & ~arrow.among(reasons[of_broker], shut)]
     enough = len(refused) >= closes and len(arrow.distinct(capture.client[refused])) > 1
     none: np.ndarray = refused[:0]
     return refused if enough and _answers_meanwhile(capture, refused) else none

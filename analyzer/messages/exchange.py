@@ -113,8 +113,8 @@ class Exchange:
                 continue
             path, topics = fields
 
-            def collect(data: bytes, said: GroupFacts, topics: Sequence[str] = topics) -> RecordSet:
-                named = next((said[topic] for topic in topics if said.get(topic)), "")
+            def collect(data: bytes, facts: GroupFacts, topics: Sequence[str] = topics) -> RecordSet:
+                named = next((facts[topic] for topic in topics if facts.get(topic)), "")
                 sets.append((CLUSTER_METADATA if named == CLUSTER_METADATA_ID else self.topic_name(named), data))
                 return RecordSet((), (), 0, 0)
 

@@ -180,7 +180,7 @@ Reader = Callable[[_Fields, Inner], Any]
 
 
 class Form(NamedTuple):
-    """What the keys and values of a topic are; None: nothing of Kafka's own. `never_text`: text is what it is."""
+    """The form of the keys and values of a topic; None: nothing of Kafka's own. `never_text`: text is what it is."""
 
     name: str
     key: Reader | None

@@ -157,10 +157,10 @@ def cost(path: Path, door: str) -> Cost:
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = code = os.waitstatus_to_exitcode(status)
         errors.seek(0)
-        told = errors.read()
+        printed = errors.read()
     seconds, peak = usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
-    wrong = "traceback" if b"Traceback" in told else f"exit code {code}" if code not in CODES else ""
-    if b"\x1b" in told.replace(b"\x1b[K", b""):
+    wrong = "traceback" if b"Traceback" in printed else f"exit code {code}" if code not in CODES else ""
+    if b"\x1b" in printed.replace(b"\x1b[K", b""):
         wrong = wrong or "an escape on stderr"
     if seconds > SECONDS:
         wrong = wrong or "time"

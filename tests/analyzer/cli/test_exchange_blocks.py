@@ -59,19 +59,19 @@ def test_lines_of_blocks_are_those_of_exchanges(name: str, monkeypatch: pytest.M
 def test_few_objects_are_made_of_many_exchanges_that_say_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = 0
+    count = 0
     plain = api._PointExchanges._exchange
 
     def counted(*arguments: Any) -> Any:
-        nonlocal made
-        made += 1
+        nonlocal count
+        count += 1
         return plain(*arguments)
 
     monkeypatch.setattr(api._PointExchanges, "_exchange", counted)
     lines = Lines()
     texts = [text for block in blocks([capture(tmp_path / "many.pcap", 20_000)]) for text in lines.block(block)]
     assert len(texts) == 20_000
-    assert made < 100, "one for each kind of exchange, in each block"
+    assert count < 100, "one for each kind of exchange, in each block"
 
 
 def test_what_is_remembered_does_not_grow(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ class Paced:
 
 
 @dataclass
-class Told:
+class Reports:
     """Moments of the screen, lines of JSON and findings with the times at which they were told, ns."""
 
     screen: list[tuple[int, Moment]]
@@ -80,7 +80,7 @@ class Told:
         return [(when, row) for when, row in self.findings if row["code"] == code]
 
 
-def watched(path: Path, unpacked: Path) -> Told:
+def watched(path: Path, unpacked: Path) -> Reports:
     """Watch a capture as if it came now."""
     if path.suffix == ".gz":
         unpacked.write_bytes(gzip.decompress(path.read_bytes()))
@@ -88,26 +88,26 @@ def watched(path: Path, unpacked: Path) -> Told:
     source = Paced(*forge.loaded(path))
     point = CapturePoint("wire", ("-",))
     session = WatchSession(point, ReadOptions().settings(), cast(BinaryIO, source), None, telling=True)
-    told = Told([], [], [])
+    reports = Reports([], [], [])
 
     def take() -> None:
         session.counts.advance(source.now - _LATE_NS)
-        told.screen.append((source.now, session.counts.moment()))
-        told.seconds += [(source.now, moment) for moment in session.counts.told]
-        told.findings += [(source.now, row) for row in session.fresh]
+        reports.screen.append((source.now, session.counts.moment()))
+        reports.seconds += [(source.now, moment) for moment in session.counts.told]
+        reports.findings += [(source.now, row) for row in session.fresh]
         session.counts.told.clear()
         session.fresh.clear()
         source.worked_on.set()
 
     session.after = take
     session.run()
-    return told
+    return reports
 
 
 def test_a_stall_is_marked_within_two_seconds_and_told_within_five(tmp_path: Path) -> None:
     """Node 2 stood still from 23:14:03.994 for 5 s, says who stopped it."""
     frozen, node = 1_795_821_243_994_000_000, "10.88.0.1:19102"
-    told = watched(case_capture("incidents/frozen-broker-2/capture.pcap.gz"), tmp_path / "capture.pcap")
+    reports = watched(case_capture("incidents/frozen-broker-2/capture.pcap.gz"), tmp_path / "capture.pcap")
 
     def marked(moments: list[tuple[int, Moment]]) -> float:
         """Seconds from the freeze until a moment had the mark."""
@@ -117,17 +117,17 @@ def test_a_stall_is_marked_within_two_seconds_and_told_within_five(tmp_path: Pat
             if any(entry.broker == node and entry.is_stalled for entry in moment.open)
         )
 
-    assert 0 < marked(told.screen) <= 2
-    assert 0 < marked(told.seconds) <= 2
-    said = next(when for when, row in told.of("broker-stall") if row["who"].get("broker") == node)
-    assert 0 < said - frozen <= 5 * SECOND, (said - frozen) / SECOND
-    others = {entry.broker for _, moment in told.seconds for entry in moment.open if entry.is_stalled}
+    assert 0 < marked(reports.screen) <= 2
+    assert 0 < marked(reports.seconds) <= 2
+    reported = next(when for when, row in reports.of("broker-stall") if row["who"].get("broker") == node)
+    assert 0 < reported - frozen <= 5 * SECOND, (reported - frozen) / SECOND
+    others = {entry.broker for _, moment in reports.seconds for entry in moment.open if entry.is_stalled}
     assert others == {node}
 
 
 def test_a_missing_topic_is_told_within_five_seconds(tmp_path: Path) -> None:
     path = next(real_folder("errors-librdkafka-4.3").glob("capture.pcap*"))
-    told = watched(path, tmp_path / "capture.pcap")
-    took = {row["what"]["topic"]: (when - row["since"] * 1000) / SECOND for when, row in told.of("topic-missing")}
+    reports = watched(path, tmp_path / "capture.pcap")
+    took = {row["what"]["topic"]: (when - row["since"] * 1000) / SECOND for when, row in reports.of("topic-missing")}
     assert set(took) == {"grp", "nope"}
     assert all(0 < seconds <= 5 for seconds in took.values()), took

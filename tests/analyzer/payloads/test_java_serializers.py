@@ -30,7 +30,7 @@ CASES = [case for read in READ.values() for case in read["cases"]]
 
 
 class Registry:
-    """What the serializers registered."""
+    """The schemas that the serializers registered."""
 
     def by_id(self, schema_id: str) -> Schema | None:
         schema = SCHEMAS.get(schema_id)
@@ -144,7 +144,7 @@ AVRO_VALUES = [
 ]
 
 
-def told(capture: Path, schemas: Path) -> set[str]:
+def codes_of(capture: Path, schemas: Path) -> set[str]:
     """The codes of findings about payloads."""
     lines = printed("findings", capture, "--only", CODES, "--json", "--schemas", schemas).splitlines()
     return {json.loads(line)["code"] for line in lines}
@@ -152,7 +152,7 @@ def told(capture: Path, schemas: Path) -> set[str]:
 
 def test_what_real_serializers_wrote_is_no_finding(tmp_path: Path) -> None:
     rows = [(case["name"], *row[1:]) for row, case in zip(records(), CASES, strict=True)]
-    assert told(write_capture(tmp_path / "c.pcap", rows * 2), folder_of(tmp_path / "schemas")) == set()
+    assert codes_of(write_capture(tmp_path / "c.pcap", rows * 2), folder_of(tmp_path / "schemas")) == set()
 
 
 @pytest.mark.parametrize("case", AVRO_VALUES, ids=lambda case: case["name"])
@@ -173,15 +173,15 @@ def test_findings_about_them(tmp_path: Path, case: dict[str, Any]) -> None:
         return write_capture(tmp_path / f"{topic}.pcap", content)
 
     whole = (data, headers)
-    assert told(capture("pill", whole, (data[:-1], headers), whole), schemas) == {"payload-undecodable"}
+    assert codes_of(capture("pill", whole, (data[:-1], headers), whole), schemas) == {"payload-undecodable"}
     # A 0 and 8 bytes that are small may be a number of anybody's: that is no frame if nobody knows the id.
     nowhere = set() if case["name"] == "apicurio-avro-eight" else {"schema-unknown-id"}
-    assert told(capture("unknown", renamed, renamed), schemas) == nowhere
-    assert told(capture("mixed", whole, (b'{"id": 1}', {}), whole), schemas) == {"mixed-formats"}
+    assert codes_of(capture("unknown", renamed, renamed), schemas) == nowhere
+    assert codes_of(capture("mixed", whole, (b'{"id": 1}', {}), whole), schemas) == {"mixed-formats"}
     if same:
         changed = _with_id(data, headers, schema_id, same[0])
-        assert told(capture("changed", whole, whole, changed), schemas) == {"schema-changed"}
-    assert told(capture("clean", whole, whole, whole), schemas) == set()
+        assert codes_of(capture("changed", whole, whole, changed), schemas) == {"schema-changed"}
+    assert codes_of(capture("clean", whole, whole, whole), schemas) == set()
 
 
 def _with_id(data: bytes, headers: dict[str, bytes], old: str, new: str) -> tuple[bytes, dict[str, bytes]]:
