@@ -27,7 +27,7 @@ from kwire.analyzer.common.errors import UsageError
 from kwire.analyzer.common.escapes import printable
 from kwire.analyzer.common.listing import listed
 from kwire.analyzer.dataset import dataset
-from kwire.analyzer.live.stop_conditions import ended_by, interrupted_by_others
+from kwire.analyzer.live.stop_conditions import ended_by
 from kwire.analyzer.options.replay import ANY, NEVER, SLOWER, UNEXPECTED, DiffOptions, ReplayOptions
 from kwire.analyzer.pipeline.read_options import ReadOptions
 from kwire.replay import inputs, outcome, request, run
@@ -104,11 +104,6 @@ def until_ended(work: Coroutine[Any, Any, _Done]) -> _Done:
 
 def replay(options: ReplayOptions) -> int:
     """`kwire replay`."""
-    with interrupted_by_others():
-        return _replay(options)
-
-
-def _replay(options: ReplayOptions) -> int:
     from kwire.analyzer.cli.commands import _progress, announce_compilation
 
     if options.audit_run is not None:

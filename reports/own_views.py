@@ -55,7 +55,8 @@ def _view(path: Path) -> catalog.View:
     if path.stem in relations.names():
         raise UsageError(f"{path}: kwire has a table or view {path.stem} already", "call the file otherwise")
     try:
-        view = catalog.parse(path.stem, path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        view = catalog.parse(path.stem, text)
     except OSError as failure:
         raise UsageError(f"{path}: {failure.strerror}", "check who may read it") from None
     except UnicodeDecodeError:
@@ -66,8 +67,9 @@ def _view(path: Path) -> catalog.View:
         rf"\b{view.name}\s+as\s*\(", view.sql, re.IGNORECASE
     ):
         raise UsageError(f"{path}: it reads itself", "call the file otherwise, or ask the tables")
-    # A view stands in other queries: what ends a statement would end those.
-    return catalog.View(view.name, view.question, view.notes, view.columns, view.sql.rstrip("; \n"))
+    # A view stands in other queries: what ends a statement would end those. Lines are counted as in the file.
+    above = "\n" * text[: text.find(view.sql)].count("\n")
+    return catalog.View(view.name, view.question, view.notes, view.columns, above + view.sql.rstrip("; \n"))
 
 
 def _check(files: dict[str, Path]) -> None:
@@ -75,7 +77,7 @@ def _check(files: dict[str, Path]) -> None:
     texts = {name: path.read_text(encoding="utf-8") for name, path in files.items()}
     for name, text in texts.items():
         with _of_file(files[name]):
-            if not re.match(r"\(*\s*(SELECT|WITH|FROM|VALUES)\b", catalog.view(name).sql, re.IGNORECASE):
+            if not re.match(r"\s*\(*\s*(SELECT|WITH|FROM|VALUES)\b", catalog.view(name).sql, re.IGNORECASE):
                 raise QueryError("not a query", _HOW)
             query_errors.check(text)
     if not engines.installed():

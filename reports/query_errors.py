@@ -120,9 +120,20 @@ def _check_select(query: str) -> None:
         column = max(1, int(error.get("col") or 1) - len(near) + 1)
         raise QueryError.at(f"[PARSE_SYNTAX_ERROR] Syntax error at or near '{near}'", (line, column)) from None
     except errors.SqlglotError:
+        if (at := _unclosed(query)) is not None:
+            raise QueryError.at(f"[PARSE_SYNTAX_ERROR] {query[at]} is not closed", _place(query, at)) from None
         return
     for name, start in read_by(tree):
         _check_name(query, name, start)
+
+
+def _unclosed(query: str) -> int | None:
+    """Where a quote begins that nothing closes."""
+    whole = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|[^'\"`]", re.DOTALL)
+    at = 0
+    while match := whole.match(query, at):
+        at = match.end()
+    return at if at < len(query) else None
 
 
 def _check_name(query: str, name: str, start: int | None) -> None:

@@ -194,7 +194,11 @@ def register(
     _function(spark, opened)
     for view in catalog.views():
         if only is None or view.name in only:
-            rows = spark.sql(view.sql)
+            try:
+                rows = spark.sql(view.sql)
+            except Exception as failure:
+                failure.add_note(f"{view.name}.sql")  # whose lines are those that Spark counts
+                raise
             (rows.persist() if view.name in MATERIALIZED else rows).createOrReplaceTempView(view.name)
             made_names.append(view.name)
     return tuple(made_names)

@@ -477,7 +477,7 @@ def _print(
         exchanges = itertools.chain(head, exchanges)
     heading = ""
     if fields:
-        heading = "\t".join(operand.word for operand in fields) + "\n"
+        heading = "\t".join(operand.heading for operand in fields) + "\n"
     elif not options.json and not options.tree and not options.follow:
         heading = lines.heading()
     texts: Iterator[str]

@@ -59,7 +59,7 @@ def counted(options: ShowOptions, names: Sequence[Operand], notes: list[str]) ->
 def lines(counts: Counts, names: Sequence[Operand], limit: int | None) -> str:
     """The table, most frequent first."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:limit]
-    shown = [[*(operand.word for operand in names), "exchanges"]]
+    shown = [[*(operand.heading for operand in names), "exchanges"]]
     shown += [[*cells, f"{count:,}"] for cells, count in ordered]
     return text.aligned(shown, {len(names)})
 

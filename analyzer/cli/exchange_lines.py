@@ -328,15 +328,17 @@ class Lines:
         )
 
     def dialogue(self, exchange: Any) -> str:
-        """One exchange of a followed connection, as what the client and the broker said."""
+        """One exchange of a followed connection, as what the client and the broker said. `#5` is exchange 5, as in a
+        story; `id` is the correlation id, as above a list."""
         row = exchange.row
         lines = []
+        number = f"#{row['exchange']}" if row["exchange"] is not None else f"reply {row['reply']}"
         if row["request_time"] is not None:
-            request_text = f"{api(row)} #{row['correlation_id']} {size(row['request_bytes'])}"
+            request_text = f"{api(row)} {number} id {row['correlation_id']} {size(row['request_bytes'])}"
             lines.append(f"{self._time(row['request_time'])}  > {_words(request_text, subject(row), detail(exchange))}")
         if row["response_time"] is not None:
             line = (
-                f"{self._time(row['response_time'])}    < #{row['correlation_id']} {size(row['response_bytes'])} "
+                f"{self._time(row['response_time'])}    < {number} {size(row['response_bytes'])} "
                 f"after {duration(waited(row))} {result(exchange)}"
             ).rstrip()
             lines.append(self._paint(_RED, self._shortened(line)) if row["error_code"] else line)

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from kwire.analyzer.common.escapes import printable
+from kwire.analyzer.common.signals import EndedBySignal, interrupted_by_others
 from kwire.analyzer.options.commands import COMMANDS, Command
 from kwire.captures.errors import KwireError
 
@@ -156,12 +157,46 @@ def _judged(run: str) -> Any:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code comes back (or SystemExit is raised with it)."""
     try:
-        return _run(arguments)
-    except KeyboardInterrupt:  # options take a few milliseconds too, and so does what a command imports
+        with interrupted_by_others():
+            return _run(arguments)
+    except KeyboardInterrupt as interrupt:  # options take a few milliseconds too, and so does what a command imports
         with contextlib.suppress(OSError):
             sys.stdout.flush()
-            sys.stderr.write("kwire: interrupted\n")
+            sys.stderr.write(printable(_end_text(interrupt)) + "\n")
         return EXIT_INTERRUPTED
+
+
+def _end_text(interrupt: KeyboardInterrupt) -> str:
+    """What ended a command, and what that left of its output (the notes that `_noted` added)."""
+    by = f"ended by {interrupt.name}" if isinstance(interrupt, EndedBySignal) else "interrupted"
+    return "; ".join([f"kwire: {by}", *getattr(interrupt, "__notes__", ())])
+
+
+@contextlib.contextmanager
+def _noted(options: Any) -> Iterator[None]:
+    """Note on an interrupt what it leaves of what `-o` names."""
+    out = getattr(options, "out", None)
+    before = _last_write(out)
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        after = _last_write(out)
+        if out and out != "-":
+            interrupt.add_note(
+                f"nothing was written to {out}" if after is None
+                else f"{out} is as it was before" if after == before
+                else f"{out} has what was written until then"
+            )  # fmt: skip
+        raise
+
+
+def _last_write(out: str | None) -> tuple[int, int, int] | None:
+    """Which file or dataset a name stands for, and when it was last written; None where there is none."""
+    for path in (os.path.join(out, "_kwire.json"), out) if out else ():
+        with contextlib.suppress(OSError):
+            status = os.stat(path)
+            return status.st_ino, status.st_mtime_ns, status.st_size
+    return None
 
 
 def _run(arguments: Sequence[str] | None) -> int:
@@ -169,7 +204,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     try:
         command, options = parse(arguments)
         function = command.function(options)
-        with _names_of(options), _output_of(command, options) as options:
+        with _names_of(options), _noted(options), _output_of(command, options) as options:
             code: int = _interruptible(function, options)
         sys.stdout.flush()
         return code

@@ -156,6 +156,14 @@ def without_brackets(word: Word) -> Word:
     return Word(".".join(so_far), word.start, word.end)
 
 
+HEADINGS: Final = {
+    "id": "correlation_id",
+    "mostly": "cause",
+    "result": "error` and `status",
+}
+"""Headings of the list of exchanges that are no names, and what has what they show."""
+
+
 def unknown_name(word: Word, purpose: str) -> WordError:
     """Describe an unknown name with suggestions. `purpose`: what the name is for, as in "to filter by"."""
     name = word.text
@@ -177,6 +185,10 @@ def unknown_name(word: Word, purpose: str) -> WordError:
     if name in ("request", "response"):
         hint = f"write `{name}.` and a path, as in `request.acks`"
         return WordError(word, f"`{name}` needs a field after it", hint)
+    if name in HEADINGS:
+        return WordError(
+            word, f"there is no `{name}` {purpose}", f"what the list shows as {name} is `{HEADINGS[name]}`"
+        )
     near = suggest(name, names())
     last = "." + name.rpartition(".")[2].lower()
     if not near:
@@ -243,6 +255,11 @@ class Operand:
     per: int = 1
     several: bool = False
     apis: frozenset[int] | None = None
+
+    @property
+    def heading(self) -> str:
+        """The name above values: of a duration with a short name the column's, which says the unit."""
+        return SHORT[self.word] if self.kind == "duration" and self.word in SHORT else self.word
 
     def values(self, row: Mapping[str, Any], request: Any = None, response: Any = None) -> list[Any]:
         """Get one exchange's values to compare, without nulls: times as microseconds, errors as codes."""

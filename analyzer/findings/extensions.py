@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import os
 import sys
 import traceback
-from types import TracebackType
-from typing import Any
+from pathlib import Path
+from types import CodeType, TracebackType
+from typing import Any, Final
 
 from kwire.analyzer.common.escapes import printable
 from kwire.analyzer.common.extensions import RULES as GROUP
@@ -22,6 +24,9 @@ from kwire.analyzer.common.extensions import VARIABLE, installed, package
 from kwire.analyzer.findings.query import SEVERITIES
 from kwire.analyzer.findings.rules import RULES, Finding, Match, Rule, replaced
 from kwire.captures.errors import KwireError
+
+_OWN: Final = str(Path(__file__).resolve().parent.parent) + os.sep
+"""The analyzer's files: what a rule calls with wrong arguments fails there, and the fault is the rule's."""
 
 
 class ExtensionError(KwireError):
@@ -51,18 +56,24 @@ def codes() -> frozenset[str]:
     return frozenset(code for code, rule in RULES.items() if rule.package is not None)
 
 
-def describe(failure: BaseException) -> str:
-    """An exception in one line: its kind, its text, and the line of code that raised it."""
+def describe(failure: BaseException, rule: Rule | None = None) -> str:
+    """An exception in one line: its kind, its text, and the line of the package that raised it; of a rule whose match
+    is wrong, the rule's first line."""
     kind = type(failure).__name__
     text = printable(" ".join(str(failure).split()))
-    place = _place(failure.__traceback__)
+    code = getattr(inspect.unwrap(rule.check), "__code__", None) if rule is not None else None
+    place = _place(failure.__traceback__, code)
     return f"{kind}{f': {text}' if text else ''}{f' ({place})' if place else ''}"
 
 
-def _place(trace: TracebackType | None) -> str:
-    """The innermost line of a traceback that is a file's, as FILE:LINE."""
+def _place(trace: TracebackType | None, rule: CodeType | None) -> str:
+    """The innermost line of a traceback that is not kwire's own, as FILE:LINE; else the rule's first line."""
     frames = [frame for frame in traceback.extract_tb(trace) if not frame.filename.startswith("<frozen")]
-    return f"{os.path.basename(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""
+    others = [frame for frame in frames if not os.path.realpath(frame.filename).startswith(_OWN)]
+    if not others and rule is not None:
+        return f"{os.path.basename(rule.co_filename)}:{rule.co_firstlineno}"
+    last = (others or frames)[-1:]
+    return f"{os.path.basename(last[0].filename)}:{last[0].lineno}" if last else ""
 
 
 def checked(match: Match) -> Match:
@@ -98,7 +109,7 @@ def unfinished(rule: Rule, failure: Exception) -> Finding:
         "warning",
         rule.code,
         rule.family,
-        f"This rule of the package {rule.package} failed, so what it looks for is unknown: {describe(failure)}.",
+        f"This rule of the package {rule.package} failed, so what it looks for is unknown: {describe(failure, rule)}.",
         {},
         {"error": type(failure).__name__},
         1,

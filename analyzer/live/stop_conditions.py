@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
-_FROM_OTHERS = ("SIGTERM", "SIGHUP")
-_SIGNALS = ("SIGINT", *_FROM_OTHERS)
+from kwire.analyzer.common.signals import FROM_OTHERS, heard_as, heard_by
+
+_SIGNALS = ("SIGINT", *FROM_OTHERS)
 
 
 @contextlib.contextmanager
@@ -26,7 +27,7 @@ def ended_by(stop: Callable[[], None], seconds: float | None = None) -> Iterator
             signal.signal(signal.SIGINT, signal.default_int_handler)
         stop()
 
-    before = _heard_by(_SIGNALS, on_signal)
+    before = heard_by(_SIGNALS, on_signal)
     timer = threading.Timer(seconds, stop) if seconds is not None else None
     if timer is not None:
         timer.daemon = True
@@ -36,39 +37,4 @@ def ended_by(stop: Callable[[], None], seconds: float | None = None) -> Iterator
     finally:
         if timer is not None:
             timer.cancel()
-        _heard_as(before)
-
-
-@contextlib.contextmanager
-def interrupted_by_others() -> Iterator[None]:
-    """SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does. Only the first of them: whoever ends a service may
-    send both, and what is then tidied up is not to be interrupted by the second."""
-    interrupted = False
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        nonlocal interrupted
-        if not interrupted:
-            interrupted = True
-            raise KeyboardInterrupt
-
-    before = _heard_by(_FROM_OTHERS, on_signal)
-    try:
-        yield
-    finally:
-        _heard_as(before)
-
-
-def _heard_by(names: Iterable[str], handler: Callable[[int, FrameType | None], None]) -> dict[int, object]:
-    """Let this function hear signals, those that are ignored (nohup) excepted; who heard them before."""
-    before: dict[int, object] = {}
-    if threading.current_thread() is threading.main_thread():
-        for name in names:
-            number = getattr(signal, name, None)
-            if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
-                before[number] = signal.signal(number, handler)
-    return before
-
-
-def _heard_as(before: dict[int, object]) -> None:
-    for number, handler in before.items():
-        signal.signal(number, handler)  # type: ignore[arg-type]  # what `signal` gave
+        heard_as(before)

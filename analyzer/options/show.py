@@ -61,7 +61,9 @@ class ShowOptions(PayloadArguments, ReadArguments, CommandOptions):
     )
     frames: bool = flag("--frames", help="requests and responses apart, each at its own time")
     follow: str | None = option(
-        "--follow", metavar="CONNECTION", help="one connection as a dialogue (name as --json shows it)"
+        "--follow",
+        metavar="CONNECTION",
+        help="one connection (name as --json shows it) as a dialogue; #5 is its exchange 5",
     )
     write: str | None = option(
         "-w",

@@ -210,6 +210,9 @@ def _check(dataset: StoredDataset, wanted: StoryQuery) -> None:
 
 # --- printing ---------------------------------------------------------------------------------------------------------
 
+_ACTOR_WIDTH = 24
+"""Of the column of actors; names of clients and groups that are longer are cut."""
+
 
 def _json(event: Event) -> str:
     row: dict[str, Any] = {name: getattr(event, name) for name in JSON_FIELDS}
@@ -225,7 +228,7 @@ def _print(
         out.write("  nothing happened that a story tells of\n")
         return
     numbers: dict[str, int] = {}
-    actors = min(max(len(printable(event.actor)) for event in events), 24)
+    actors = min(max(len(printable(event.actor)) for event in events), _ACTOR_WIDTH)
     for event in events:
         lines = _line(event, numbers, actors, width)
         out.write("\n".join([_with_severity(lines[0], event, paint), *lines[1:]]) + "\n")
@@ -271,7 +274,7 @@ def _heading(source: Source) -> str:
 def _line(event: Event, numbers: dict[str, int], actors: int, width: int | None) -> list[str]:
     """One event: time of day, who, what, and the exchange that shows it."""
     actor = printable(event.actor)
-    if len(actor) > actors:
+    if len(actor) > actors and event.severity is None:  # a finding's code is what one looks up: it stays whole
         actor = actor[: actors - 1] + "…"
     head = f"{rfc3339(event.time)[11:23]}  {actor:<{actors}}  "
     link = ""

@@ -112,7 +112,7 @@ def some(names: Iterable[str]) -> str:
 
 
 def places(pairs: Iterable[tuple[str | None, int | None]]) -> str:
-    """Topic-partitions: `orders-0`, `orders 0 to 5`, `orders 0, 2 and payments-1`."""
+    """Topic-partitions: `orders-0`, `orders partitions 0 to 5`, `orders partitions 0, 2 and payments-1`."""
     by_topic: dict[str, list[int]] = {}
     for topic, partition in pairs:
         by_topic.setdefault(topic or "a topic", []).append(partition if partition is not None else -1)
@@ -123,8 +123,9 @@ def _of_topic(topic: str, numbers: Sequence[int]) -> str:
     if len(numbers) == 1:
         return f"{topic}-{numbers[0]}"
     if numbers[-1] - numbers[0] == len(numbers) - 1:
-        return f"{topic} {numbers[0]} to {numbers[-1]}"
-    return f"{topic} {', '.join(map(str, numbers))}" if len(numbers) <= 6 else f"{len(numbers)} partitions of {topic}"
+        return f"{topic} partitions {numbers[0]} to {numbers[-1]}"
+    few = len(numbers) <= 6
+    return f"{topic} partitions {', '.join(map(str, numbers))}" if few else f"{len(numbers)} partitions of {topic}"
 
 
 def between(first: datetime.datetime, last: datetime.datetime) -> str:

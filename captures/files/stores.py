@@ -85,7 +85,9 @@ class _FsspecLocation:
     def kind(self) -> str:
         try:
             return "folder" if self.files.info(self.path)["type"] == "directory" else "file"
-        except FileNotFoundError:
+        except FileNotFoundError as missing:
+            if _behind(missing) is not missing:
+                raise  # nobody said that there is no such file
             return ""
 
     def names(self) -> list[str]:
@@ -203,12 +205,29 @@ class _Stream(io.RawIOBase):
             self._handle.close()
 
 
+def _behind(failure: BaseException) -> BaseException:
+    """Return the cause of a `FileNotFoundError` that fsspec raises whatever keeps it from a file: a server that does
+    not answer, or that refuses. The error itself where a file is missing."""
+    cause: BaseException | None = failure.__cause__ if isinstance(failure, FileNotFoundError) else None
+    while cause is not None:
+        if isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError):
+            return cause
+        status = getattr(cause, "status", 404)  # of an answer by HTTP
+        if status not in (404, 410):
+            return OSError(f"the server answers {status} {getattr(cause, 'message', '')}".rstrip())
+        cause = cause.__cause__
+    return failure
+
+
 def _cleaned(url: str, failure: Exception) -> OSError:
+    behind = _behind(failure)
+    if behind is not failure:
+        return OSError(_error_text(url, behind))
     kind = FileNotFoundError if isinstance(failure, FileNotFoundError) else OSError
     return kind(_error_text(url, failure))
 
 
-def _error_text(url: str, failure: Exception) -> str:
+def _error_text(url: str, failure: BaseException) -> str:
     """Describe a store's error in one line, without any secret part of the URL."""
     text = (str(failure).strip() or type(failure).__name__).splitlines()[0]
     for secret in _secrets(url):

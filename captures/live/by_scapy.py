@@ -21,7 +21,7 @@ def capture(interface: str, expression: str, snaplen: int) -> None:
     try:
         from scapy.all import conf
     except ImportError:
-        sys.exit(f"scapy is not installed: {install('live')}")
+        sys.exit(f"scapy is not installed\nhint: {install('live')}")
     try:
         listening = conf.L2listen(iface=interface, filter=expression or None)
     except Exception as failure:  # scapy raises what it likes

@@ -110,9 +110,9 @@ class Tool:
             lines = self._words()
             if re.search(r"permission|not permitted", " ".join(lines), re.IGNORECASE):
                 raise no_rights(self.interface)
-            raise CaptureError(
-                f"--via {self.how}: {lines[0] if lines else 'it gives no capture'}", "does it capture there by itself?"
-            )
+            hints = [line.removeprefix("hint: ") for line in lines if line.startswith("hint: ")]
+            hint = hints[0] if hints else "does it capture there by itself?"
+            raise CaptureError(f"--via {self.how}: {lines[0] if lines else 'it gives no capture'}", hint)
         return head
 
     def _words(self) -> list[str]:

@@ -23,7 +23,6 @@ from kwire.analyzer.common import output_file, workflow
 from kwire.analyzer.common.errors import UsageError
 from kwire.analyzer.common.escapes import printable
 from kwire.analyzer.common.listing import listed
-from kwire.analyzer.live.stop_conditions import interrupted_by_others
 from kwire.analyzer.options.rehearse import RehearseOptions
 from kwire.analyzer.options.replay import SelectOptions
 from kwire.analyzer.pipeline.read_options import ReadOptions
@@ -55,8 +54,7 @@ class UsedTargetError(KwireError):
 
 def rehearse(options: RehearseOptions) -> int:
     """`kwire rehearse`."""
-    with interrupted_by_others():
-        return _Rehearsal(options).run()
+    return _Rehearsal(options).run()
 
 
 class _Rehearsal:

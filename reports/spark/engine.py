@@ -67,7 +67,9 @@ class Spark:
         try:
             yield
         except PySparkException as failure:
-            raise self.wrong(str(failure)) from None
+            error = self.wrong(str(failure))
+            files = [f"{note}: " for note in getattr(failure, "__notes__", ())]  # of a view
+            raise QueryError("".join([*files, error.message]), error.hint) from None
         except Py4JJavaError as failure:
             raise self.wrong(_cause(failure.java_exception)) from None
 

@@ -1,18 +1,21 @@
 """Questions of a user's own: `--views` of `kwire sql` and `kwire report`, and what is wrong with a folder.
 
-Proves: kwire/reports/own_views.py
+Proves: kwire/reports/own_views.py, reports/query_errors.py
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import kwire
 from kwire.analyzer.cli import parser
-from kwire.reports import catalog, relations
+from kwire.reports import catalog, own_views, relations
+from kwire.reports.query_errors import QueryError
+from kwire.reports.spark.engine import Spark
 from tests.shared import ROOT, SAMPLES
 
 CAPTURE = SAMPLES / "codecs-franzgo-4.3" / "capture.pcap"
@@ -85,6 +88,7 @@ def test_one_may_read_another_and_need_not_describe_its_columns(dataset: str, tm
         ("a.sql", f"{QUESTION}SELECT nothing FROM exchanges", "a.sql: [UNRESOLVED_COLUMN"),
         ("a.sql", f"{QUESTION}-- n: rows.\nSELECT 1 AS n FROM exchange", "cannot be found (line 3, column 20)"),
         ("a.sql", f"{QUESTION}SELECT (1 AS n", "a.sql: [PARSE_SYNTAX_ERROR]"),
+        ("a.sql", f"{QUESTION}SELECT 1,\n'a AS n", "a.sql: [PARSE_SYNTAX_ERROR] ' is not closed (line 3, column 1)"),
         ("a.sql", f"{QUESTION}DROP TABLE exchanges", "a.sql: not a query"),
         ("a.sql", QUESTION, "a.sql: not a query"),
         ("a.sql", f"{QUESTION}SELECT * FROM a", "a.sql: it reads itself"),
@@ -104,6 +108,13 @@ def test_what_is_wrong_with_a_file_is_one_line_and_a_hint(
         assert (code, out) == (2, "")
         assert words in line
         assert hint.startswith("hint: ")
+
+
+def test_what_spark_finds_wrong_with_a_file_has_its_line(spark: Any, dataset: str, tmp_path: Path) -> None:
+    """What the embedded engine does not know goes to Spark, which counts lines as the file has them."""
+    (tmp_path / "a.sql").write_text(f"{QUESTION}-- n: rows.\nSELECT api,\n  nope(api) AS n FROM exchanges")
+    with own_views.opened(tmp_path), pytest.raises(QueryError, match=r"^a\.sql: .*`nope`.* \(line 4, column 3\)\n"):
+        Spark(spark, [dataset])
 
 
 def test_a_circle_and_a_folder_that_is_not_there(

@@ -141,6 +141,8 @@ USAGE = [
     ("show {capture} --fields api,nope", ["--fields", "`nope`", "to show"]),
     ("show {capture} --fields ''", ["--fields"]),
     ("show {capture} --fields apy", ["did you mean `api`"]),
+    ("show {capture} --fields result", ["what the list shows as result is `error` and `status`"]),
+    ("show {capture} --fields id", ["what the list shows as id is `correlation_id`"]),
     ("show {capture} --fields response.errorCod", ["no API has a field", "`response.errorCode`"]),
     ("show {capture} --sort nope", ["--sort", "`nope`"]),
     ("show {capture} --sort response.topics", ["`response.topics` has no single value", "a field in it"]),
@@ -502,6 +504,11 @@ def test_sort_on_stdin_prints_at_the_end_and_says_so() -> None:
     assert done.stdout == printed("show", CAPTURE, "--sort", "latency", "--fields", "latency_us", "--limit", 5)
 
 
+def test_fields_have_their_unit_in_the_heading() -> None:
+    heading = printed("show", CAPTURE, "--fields", "latency,api,throttle,group", "--limit", 1).splitlines()[0]
+    assert heading == "latency_us\tapi\tthrottle_us\tgroup"
+
+
 def test_frames_shows_requests_and_responses_apart_in_order_of_time(rows: list[dict[str, Any]]) -> None:
     heading, *lines = printed("show", CAPTURE, "--frames").splitlines()
     assert heading.split() == ["time", "from", "to", "bytes", "id", "message"]
@@ -519,10 +526,10 @@ def test_follow_shows_one_connection_as_a_dialogue(rows: list[dict[str, Any]]) -
     matches = [re.fullmatch(r" *[\d.]+ +([<>]) (.*)", line) for line in lines]
     requests = [match[2] for match in matches if match and match[1] == ">"]
     answered = [match[2] for match in matches if match and match[1] == "<"]
-    assert [line.split()[:3] for line in requests] == [
-        [row["api"], f"v{row['api_version']}", f"#{row['correlation_id']}"] for row in own
+    assert [line.split()[:5] for line in requests] == [
+        [row["api"], f"v{row['api_version']}", f"#{row['exchange']}", "id", f"{row['correlation_id']}"] for row in own
     ]
-    assert [line.split()[0] for line in answered] == [f"#{row['correlation_id']}" for row in own]
+    assert [line.split()[0] for line in answered] == [f"#{row['exchange']}" for row in own]
     for form in (["--fields", "connection"], ["--count-by", "connection"]):
         assert set(re.findall(r"\S+#\d+", printed("show", CAPTURE, "--follow", name, *form))) == {name}
 
@@ -599,13 +606,15 @@ class Running:
             assert time.monotonic() < give_up
             time.sleep(0.01)
 
-    def interrupted(self) -> str:
-        """Ctrl-C while its stdin stays open and silent: exit code 130, one word. What stdout still held comes back."""
-        self.process.send_signal(signal.SIGINT)
+    def interrupted(self, left: str = "", number: signal.Signals = signal.SIGINT) -> str:
+        """Ctrl-C while its stdin stays open and silent: exit code 130, one line that ends with what is left of its
+        output. What stdout still held comes back."""
+        self.process.send_signal(number)
         assert self.process.wait(SECONDS) == 130
         assert self.process.stdout is not None
         assert self.process.stderr is not None
-        assert COMPILING.sub("", self.process.stderr.read().decode()) == "kwire: interrupted\n"
+        how = "interrupted" if number == signal.SIGINT else f"ended by {number.name}"
+        assert COMPILING.sub("", self.process.stderr.read().decode()) == f"kwire: {how}{left}\n"
         return self.process.stdout.read().decode()
 
 
@@ -652,19 +661,21 @@ def test_ctrl_c_while_a_first_dataset_is_made_leaves_none(running: Callable[...,
     analyze = running("analyze", "-", "-o", tmp_path / "data")
     analyze.send(CAPTURE.read_bytes())
     analyze.until(under_way(tmp_path / "data"))
-    assert analyze.interrupted() == ""
+    assert analyze.interrupted(f"; nothing was written to {tmp_path / 'data'}") == ""
     assert list(tmp_path.iterdir()) == []
 
 
-def test_ctrl_c_while_a_dataset_is_replaced_leaves_the_old_one(running: Callable[..., Running], tmp_path: Path) -> None:
+def test_an_interrupt_while_a_dataset_is_replaced_leaves_the_old_one(
+    running: Callable[..., Running], tmp_path: Path
+) -> None:
     target = tmp_path / "data"
     printed("analyze", OTHER, "-o", target)
     before = {path: path.read_bytes() for path in target.rglob("*") if path.is_file()}
-    for option in ([], ["--append"]):
+    for option, number in (([], signal.SIGTERM), (["--append"], signal.SIGINT)):
         analyze = running("analyze", "-", "-o", target, *option)
         analyze.send(CAPTURE.read_bytes())
         analyze.until(under_way(target))
-        assert analyze.interrupted() == ""
+        assert analyze.interrupted(f"; {target} is as it was before", number) == ""
         assert {path: path.read_bytes() for path in target.rglob("*") if path.is_file()} == before
         assert list(tmp_path.iterdir()) == [target]
 
@@ -850,7 +861,7 @@ def test_what_fails_on_an_interrupts_way_up_is_the_interrupt(
 
     monkeypatch.setattr(commands, "analyze", fails)
     assert parser.main(["analyze", str(CAPTURE), "-o", "nowhere"]) == 130
-    assert capsys.readouterr() == ("", "kwire: interrupted\n")
+    assert capsys.readouterr() == ("", "kwire: interrupted; nothing was written to nowhere\n")
 
 
 def test_an_interrupt_while_options_are_read_is_one_too(

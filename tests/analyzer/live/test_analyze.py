@@ -20,11 +20,12 @@ import pytest
 from kwire import analyzer
 from kwire.analyzer import api
 from kwire.analyzer.cli import parser
+from kwire.analyzer.common.signals import interrupted_by_others
 from kwire.analyzer.dataset import tables
 from kwire.analyzer.dataset.dataset import Dataset, StoredDataset
 from kwire.analyzer.live import analyze
 from kwire.analyzer.live.rotations import Rotations
-from kwire.analyzer.live.stop_conditions import ended_by, interrupted_by_others
+from kwire.analyzer.live.stop_conditions import ended_by
 from kwire.analyzer.pipeline.points import AnalysisOptions
 from kwire.analyzer.pipeline.read_options import ReadOptions
 from kwire.captures.files import CapturePoint

@@ -68,14 +68,16 @@ def test_a_transactional_id_from_its_first_owner_to_who_fenced_it(capsys: pytest
     ]
     assert lines == [
         "lab-tx took the transactional id lab-tx-1 [c1 #2]",
-        "lab-tx committed a transaction of lab-tx-1: 20 records to tx-out 0 to 2 after 52.9 ms [c1 #4]",
-        "lab-tx aborted a transaction of lab-tx-1: 21 records to tx-out 0 to 2 given up after 68.3 ms [c1 #8]",
-        "lab-tx committed a transaction of lab-tx-1: 22 records to tx-out 0 to 2 after 54.6 ms [c1 #11]",
+        "lab-tx committed a transaction of lab-tx-1: 20 records to tx-out partitions 0 to 2 after 52.9 ms [c1 #4]",
+        "lab-tx aborted a transaction of lab-tx-1: 21 records to tx-out partitions 0 to 2 given up after 68.3 ms "
+        "[c1 #8]",
+        "lab-tx committed a transaction of lab-tx-1: 22 records to tx-out partitions 0 to 2 after 54.6 ms [c1 #11]",
         "lab-tx began a transaction of lab-tx-1",
-        "lab-tx committed a transaction of lab-tx-1: 23 records to tx-out 0 to 2 and 2 offsets of group tx-etl after "
-        "3.40 s [c1 #15]",
-        "lab-tx aborted a transaction of lab-tx-1: 24 records to tx-out 0 to 2 given up after 39.6 ms [c1 #18]",
-        "lab-tx committed a transaction of lab-tx-1: 25 records to tx-out 0 to 2 after 37.2 ms [c1 #21]",
+        "lab-tx committed a transaction of lab-tx-1: 23 records to tx-out partitions 0 to 2 and 2 offsets of group "
+        "tx-etl after 3.40 s [c1 #15]",
+        "lab-tx aborted a transaction of lab-tx-1: 24 records to tx-out partitions 0 to 2 given up after 39.6 ms "
+        "[c1 #18]",
+        "lab-tx committed a transaction of lab-tx-1: 25 records to tx-out partitions 0 to 2 after 37.2 ms [c1 #21]",
         "lab-tx-fencer took the transactional id lab-tx-1 from lab-tx, which had it for 3.74 s and is fenced now "
         "[c2 #2]",
         "lab-tx was fenced out of lab-tx-1: lab-tx-fencer@127.0.0.1 has taken its id [c1 #22]",
@@ -87,7 +89,7 @@ def test_a_simple_consumer_of_old(capsys: pytest.CaptureFixture[str]) -> None:
     lines = story_lines(capsys, str(OLD), "--client", "old-simple", "--topic", "old-none")
     assert lines == [
         "old-simple asked where to begin in old-none: old-none-0 at 90 [c1 #1]",
-        "old-simple read old-none 0 to 2: 360 records, 22.7 kB in 20.6 ms",
+        "old-simple read old-none partitions 0 to 2: 360 records, 22.7 kB in 20.6 ms",
         "old-simple asked where to begin in old-none: old-none-1 at 150 [c1 #3]",
         "old-simple asked where to begin in old-none: old-none-2 at 120 [c1 #5]",
         "note offset-out-of-range old-simple (127.0.0.1) lost its place in old-none-0: asked 999,999, and was not seen "
@@ -283,7 +285,7 @@ def test_a_connection_from_its_first_packet_to_its_last(capsys: pytest.CaptureFi
     assert [line.split(" ", 1)[1] for line in lines] == [
         "connected to broker 1 (127.0.0.1:9092); round trip 14 us",
         "asked ListOffsets of old-gzip 3 times in 5.5 ms [c1 #0]",
-        "began to read old-gzip 0 to 2 at the start: it had no offset to go on from [c1 #0]",
+        "began to read old-gzip partitions 0 to 2 at the start: it had no offset to go on from [c1 #0]",
         "asked Fetch of old-gzip 40 times in 4.04 s [c1 #3]",
         "had no answer to 1 request (Fetch): the connection was closed first [c1 #43]",
         "its connection to broker 1 (127.0.0.1:9092) was closed: 44 requests in 4.15 s",
@@ -528,9 +530,9 @@ def test_readers_of_several_partitions_that_go_elsewhere_together() -> None:
         {**commit(11, 0, 35, kind="reset"), "partition": 1},
     ]
     assert [event.text for event in offsets.events(source(offsets=rows))] == [
-        "asked t 0 to 1 for offset 30 to 35, which the log does not have, and went on at 20 to 50: 20 offsets passed "
-        "over, 15 offsets back",
-        "moved on t 0 to 1 from 30 to 35 to the start",
+        "asked t partitions 0 to 1 for offset 30 to 35, which the log does not have, and went on at 20 to 50: 20 "
+        "offsets passed over, 15 offsets back",
+        "moved on t partitions 0 to 1 from 30 to 35 to the start",
     ]
 
 
@@ -945,8 +947,8 @@ def test_a_node_that_listens_twice_is_one_broker_and_clients_without_an_id_may_b
 
 def test_places_and_spans() -> None:
     assert places([("t", 0)]) == "t-0"
-    assert places([("t", 2), ("t", 0), ("t", 1), ("u", 7)]) == "t 0 to 2 and u-7"
-    assert places([("t", 0), ("t", 5)]) == "t 0, 5"
+    assert places([("t", 2), ("t", 0), ("t", 1), ("u", 7)]) == "t partitions 0 to 2 and u-7"
+    assert places([("t", 0), ("t", 5)]) == "t partitions 0, 5"
     assert places(("t", 2 * i) for i in range(9)) == "9 partitions of t"
     assert places((f"t{i}", 0) for i in range(6)) == "t0-0, t1-0, t2-0 and 3 more"
     assert span(61_500_000) == "1 min 1 s"
@@ -967,5 +969,7 @@ def test_lines_fit_a_terminal() -> None:
     assert max(map(len, lines)) <= 100
     assert lines[0].startswith("12:00:00.000  a-client-with-a-name-th…  probably word")
     assert lines[-1].endswith("[c1 #3]")
+    finding = Event(START, "finding", "warning a-finding-with-a-long-code", "words", severity="warning")
+    assert command._line(finding, {}, 24, 100)[0] == "12:00:00.000  warning a-finding-with-a-long-code  words"
     assert StoryQuery(client="ann").has(Event(START, "x", "ann", "", client_id="ann"))
     assert not StoryQuery(topic="t").has(Event(START, "x", "ann", "", topics=("u",)))

@@ -71,6 +71,30 @@ def test_a_file_by_http_is_read_as_by_path(tmp_path: Path) -> None:
     assert same_tables(read, analyzer.analyze(CAPTURE))
 
 
+class _Refuses(http.server.BaseHTTPRequestHandler):
+    """404 for one file, 403 for the others."""
+
+    def do_GET(self) -> None:
+        self.send_error(404 if "none" in self.path else 403)
+
+    do_HEAD = do_GET
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def test_a_server_that_does_not_answer_or_refuses_is_no_missing_file() -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Refuses) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_address[1]}"
+        with pytest.raises(CaptureError, match=r"none\.pcap: no such file"):
+            analyzer.analyze(f"{address}/none.pcap")
+        with pytest.raises(CaptureError, match=r"day\.pcap: cannot be read: the server answers 403 Forbidden"):
+            analyzer.analyze(f"{address}/day.pcap")
+        server.shutdown()
+    with pytest.raises(CaptureError, match=r"day\.pcap: cannot be read: Cannot connect to host 127.0.0.1:\d+"):
+        analyzer.analyze(f"{address}/day.pcap")
+
+
 def test_a_small_file_by_url_is_known_to_be_small(tmp_path: Path) -> None:
     """Kernels that are not compiled read it as plain Python, as they read a small file by path."""
     size = CAPTURE.stat().st_size
