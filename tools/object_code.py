@@ -139,7 +139,10 @@ def by_themselves() -> None:
     batch_reader._nested(some, 0, 0)
     prefixes.client_prefix(some, 0, 0)
     prefixes.broker_prefix(some, 0, 0, 0)
-    records.fit(some, 0, 0, 64, 0, 64)
+    read_only = np.frombuffer(bytes(64), np.uint8)  # as bytes are that another tool captures
+    for data in (some, read_only):
+        records.fit(data, 0, 0, 64, 0, 64)
+        records.to_blocks(data, 0, 0, some, 1000)
     columns = rows.as_words(room_for(1))
     columns.payload_captured[:] = columns.number[:] = 0
     rows.extent(columns, np.zeros(1, np.uint16), 1, 0, 0, 0)
@@ -147,7 +150,6 @@ def by_themselves() -> None:
     written.flags.writeable = False  # as windows are
     for table in (numbers, written):
         packed.pack(table, (0, 1)).into(numbers)
-    records.to_blocks(some, 0, 0, some, 1000)
     records.from_ring(some, 0, 0, some, 64, 0)
     segments, places = np.zeros((1, SEG_COLUMNS), np.int64), np.zeros(1, np.int64)
     given, made_runs = runs.Input(some, some, some), runs.Output(segments, places, some)
