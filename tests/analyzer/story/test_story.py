@@ -472,7 +472,9 @@ def test_commits_whose_offsets_were_cut_off() -> None:
     for partitions in (2, 5):
         rows = [{**commit(0, 1, None), **lost, "partition": number} for number in range(partitions)]
         [text] = [event.text for event in offsets.events(source(offsets=rows))]
-        assert text.startswith(f"committed t partitions 0 to {partitions - 1} at offsets that were not captured for a group")
+        assert text.startswith(
+            f"committed t partitions 0 to {partitions - 1} at offsets that were not captured for a group"
+        )
     rows = [{**commit(0, 7, None), "partition": number, **(lost if number else {})} for number in range(5)]
     told_of = " and ".join(event.text for event in offsets.events(source(offsets=rows)))
     assert "committed 4 offsets" not in told_of
