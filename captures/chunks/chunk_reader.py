@@ -25,7 +25,7 @@ import numpy as np
 from kwire.captures.chunks import starts
 from kwire.captures.chunks.checksums import combined
 from kwire.captures.errors import CaptureError
-from kwire.captures.files import CapturePoint, FileInfo, layouts, urls
+from kwire.captures.files import CapturePoint, FileInfo, layouts, sidecar, urls
 from kwire.captures.files.layouts import Layout
 from kwire.captures.files.sources import Source, Stored
 from kwire.captures.fragments import SERIAL, FragmentTables
@@ -268,6 +268,11 @@ class _Whole:
     bytes_read: int
     crc32c: int
     dropped: int | None
+
+    @property
+    def one_of(self) -> int:
+        """N where one of N connections was captured; else 1."""
+        return sidecar.one_of(self.path)
 
     def drain(self) -> None:
         """It was."""
