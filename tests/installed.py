@@ -276,7 +276,7 @@ def megabytes(folder: Path) -> float:
     return sum(sizes.values()) / 1e6
 
 
-def made(environment: Path, python: str, wheel: Path, packages: Path, extra: str) -> float:
+def new_environment(environment: Path, python: str, wheel: Path, packages: Path, extra: str) -> float:
     """Make an environment with the wheel and one extra, from files only: the seconds that it took."""
     begun = time.monotonic()
     subprocess.run([python, "-m", "venv", "--without-pip", str(environment)], check=True)
@@ -300,7 +300,7 @@ def tried(extra: str, arguments: argparse.Namespace) -> tuple[float, float]:
     environment, work = folder / "environment", folder / "work"
     work.mkdir()
     print(f"{extra}:", flush=True)
-    seconds = made(environment, arguments.python, arguments.wheel, arguments.packages, extra)
+    seconds = new_environment(environment, arguments.python, arguments.wheel, arguments.packages, extra)
     size = megabytes(site_packages(environment))
     if extra == "compile":
         shutil.rmtree(site_packages(environment) / "kwire" / "captures" / "object_code")
