@@ -113,14 +113,14 @@ class Installed:
         assert process.stdout is not None
         assert process.stderr is not None
         texts: dict[str, bytes] = {"out": b"", "errors": b""}
-        found = threading.Event()
+        printed = threading.Event()
 
         def read(name: str, stream: int) -> None:
             while data := os.read(stream, 65536):
                 texts[name] += data
                 if re.search(address, texts[name].decode(errors="replace")):
-                    found.set()
-            found.set()
+                    printed.set()
+            printed.set()
 
         readers = [
             threading.Thread(target=read, args=("out", process.stdout.fileno())),
@@ -129,7 +129,7 @@ class Installed:
         for reader in readers:
             reader.start()
         try:
-            found.wait(SECONDS)
+            printed.wait(SECONDS)
             match = re.search(address, (texts["out"] + b"\n" + texts["errors"]).decode(errors="replace"))
             assert match, (arguments, texts)
             yield match[0]

@@ -167,7 +167,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _end_text(interrupt: KeyboardInterrupt) -> str:
-    """What ended a command, and what that left of its output (the notes that `_noted` added)."""
+    """Describe what ended a command, and what that left of its output (the notes that `_noted` added)."""
     by = f"ended by {interrupt.name}" if isinstance(interrupt, EndedBySignal) else "interrupted"
     return "; ".join([f"kwire: {by}", *getattr(interrupt, "__notes__", ())])
 

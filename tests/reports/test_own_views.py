@@ -111,7 +111,7 @@ def test_what_is_wrong_with_a_file_is_one_line_and_a_hint(
 
 
 def test_what_spark_finds_wrong_with_a_file_has_its_line(spark: Any, dataset: str, tmp_path: Path) -> None:
-    """What the embedded engine does not know goes to Spark, which counts lines as the file has them."""
+    """Give Spark what the embedded engine does not know; it counts lines as the file has them."""
     (tmp_path / "a.sql").write_text(f"{QUESTION}-- n: rows.\nSELECT api,\n  nope(api) AS n FROM exchanges")
     with own_views.opened(tmp_path), pytest.raises(QueryError, match=r"^a\.sql: .*`nope`.* \(line 4, column 3\)\n"):
         Spark(spark, [dataset])
