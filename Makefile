@@ -39,6 +39,8 @@ demo: $(VENV)/installed
 	@echo "== kwire report: the same as a page"
 	$(BIN)/kwire report $(DEMO) -o $(DEMO).html
 	@echo "== done: the dataset (Parquet) is in $(DEMO); open the page $(DEMO).html"
+	@echo "== (! in the list is a request that failed; UNSUPPORTED_VERSION is how clients learn what an older broker speaks)"
+	@echo "== look into it in a browser: $(BIN)/kwire view $(SAMPLE)"
 	@echo "== next, with a capture of your own: $(BIN)/kwire story CAPTURE; docs/start/first-capture.md goes on from there"
 
 test: lint types imports

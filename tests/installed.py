@@ -1,7 +1,7 @@
 """Try what each extra of an installed kwire promises, with this extra and nothing else, as an ordinary user offline.
 
     python -m tests.installed PYTHON EXTRA ...      # the commands of these extras, with a Python that has them
-    python -m tests.installed --wheel dist/kwire-0.1.0-….whl --packages FOLDER [EXTRA ...]   # minutes; `make extras`
+    python -m tests.installed --wheel dist/kwire-0.1.0-….whl --packages FOLDER [EXTRA ...]   # minutes
 
 In: an environment (or a wheel, and the packages that pip needs to make one for each extra). Out: a line a command; with
 `--wheel` a table of what each extra adds to site-packages, and what `captures/extras.py` says. Rules: commands run in
