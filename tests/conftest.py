@@ -16,6 +16,9 @@ from tests.brokers import fixtures
 from tests.brokers.fixtures import fresh_brokers, shared_brokers  # noqa: F401  (fixtures of every test)
 from tests.shared import ROOT, SHARED, shared_present
 
+collect_ignore = ["analyzer/extension"]
+"""A package of its own, whose tests `test_extensions` runs."""
+
 # The suite's Java processes (Spark's) live for minutes: what is compiled at length for later pays for itself in none.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m")
 

@@ -11,9 +11,11 @@ eight printable bytes that stand in the original file and in the clean one. It l
 - digits, hexadecimal ones and what stands in addresses: pseudonyms of ids and addresses have them by chance (these are
   looked for as whole texts by `kwire scrub`), and ports in a proxy's line stay as those of packets do.
 - fewer than four letters and digits beside such words.
-- timestamps of TCP (RFC 7323): ticks of a host's clock, which stay as times of packets do.
+- numbers in the headers of TCP (ports, sequence numbers, timestamps): they stay as times of packets do.
 
-A refusal (exit code 2 and a hint) is a fair answer. Exit code 1: something of an original was left, or scrub failed.
+A refusal (exit code 2 and a hint) is a fair answer. So is that of scrub's own check for a damaged copy, in which a name
+may stand where numbers should be: nothing is written. For a capture as it is, that is a failure. Exit code 1: something
+of an original was left, or scrub failed.
 """
 
 from __future__ import annotations
@@ -42,6 +44,8 @@ from tests.fuzz import corpus
 from tests.shared import ROOT, capture_files, sample_folders, shared_folders
 
 SIZE: Final = 8
+_TCP: Final = 6
+_LARGEST_TCP_HEADER: Final = 60
 _NUMBER: Final = re.compile(rb"[0-9a-fA-F.:/ -]{8}")
 
 
@@ -70,9 +74,24 @@ def may_stay(window: bytes) -> bool:
     return windows.is_filler(window) or windows.is_public(window, WORDS) or bool(_NUMBER.fullmatch(window))
 
 
-def is_tick(window: bytes, clean: bytes) -> bool:
-    """Whether a window stands in a clean file only as the two timestamps of TCP's option (kind 8, 10 bytes)."""
-    return clean.count(window) == clean.count(b"\x08\x0a" + window)
+def in_headers(window: bytes, clean: bytes) -> bool:
+    """Whether a window stands in a clean file only in headers of TCP over IPv4 or IPv6 (RFC 9293, with options)."""
+    at = clean.find(window)
+    while at >= 0:
+        if not _in_header(clean, at):
+            return False
+        at = clean.find(window, at + 1)
+    return True
+
+
+def _in_header(clean: bytes, at: int) -> bool:
+    for begin in range(max(0, at - _LARGEST_TCP_HEADER), at + 1):
+        is_four = begin >= 20 and clean[begin - 20] == 0x45 and clean[begin - 11] == _TCP
+        is_six = begin >= 40 and clean[begin - 40] >> 4 == 6 and clean[begin - 34] == _TCP
+        size = 4 * (clean[begin + 12] >> 4) if begin + 12 < len(clean) else 0
+        if (is_four or is_six) and size >= 20 and at + SIZE <= begin + size:
+            return True
+    return False
 
 
 def content(path: Path) -> bytes:
@@ -86,8 +105,8 @@ def content(path: Path) -> bytes:
     return data
 
 
-def check(name: str, data: bytes, folder: Path, rng: random.Random) -> Leak | None:
-    """Scrub a capture with these bytes. None: nothing of it was left."""
+def check(name: str, data: bytes, folder: Path, rng: random.Random, damaged: bool = False) -> Leak | None:
+    """Scrub a capture with these bytes. None: nothing of it was left. `damaged`: scrub's own check may refuse it."""
     path, out = folder / "capture.pcap", folder / "clean.pcapng"
     path.write_bytes(data)
     out.unlink(missing_ok=True)
@@ -96,12 +115,12 @@ def check(name: str, data: bytes, folder: Path, rng: random.Random) -> Leak | No
     except CaptureError as refusal:
         return None if refusal.hint else Leak(name, failure=f"an error without a hint: {refusal}")
     except KwireError as refusal:  # the check of scrub itself: nothing was written, but something would have been left
-        return Leak(name, failure=f"{type(refusal).__name__}: {refusal}")
+        return None if damaged and refusal.hint else Leak(name, failure=f"{type(refusal).__name__}: {refusal}")
     except Exception as failure:
         return Leak(name, failure=f"{type(failure).__name__}: {failure}")
     clean = out.read_bytes()
     shared = np.intersect1d(printable(data), printable(clean), assume_unique=True)
-    left = [window for window in map(np.uint64.tobytes, shared) if not (may_stay(window) or is_tick(window, clean))]
+    left = [window for window in map(np.uint64.tobytes, shared) if not (may_stay(window) or in_headers(window, clean))]
     return Leak(name, tuple(left)) if left else None
 
 
@@ -137,7 +156,7 @@ def main(arguments: list[str] | None = None) -> int:
             if options.minutes is not None and time.monotonic() - began > options.minutes * 60:
                 break
             done += 1
-            leak = check(name, data, Path(folder), rng)
+            leak = check(name, data, Path(folder), rng, damaged=not name.endswith(" copy 0"))
             if leak is None:
                 continue
             failed += 1

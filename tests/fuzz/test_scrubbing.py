@@ -6,6 +6,7 @@ proves: tests/fuzz/scrubbing.py
 from __future__ import annotations
 
 import random
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,8 @@ def test_a_refusal_is_fair_and_a_failure_is_not(
     leak = scrubbing.check("broken", CAPTURE.read_bytes(), tmp_path, random.Random(1))
     assert (leak.failure if leak else "").startswith(failed)
     assert (leak is None) == (not failed)
+    of_copy = scrubbing.check("broken", CAPTURE.read_bytes(), tmp_path, random.Random(1), damaged=True)
+    assert (of_copy is None) == (not isinstance(problem, ValueError))
 
 
 def test_windows_are_printable_bytes_each_once() -> None:
@@ -65,5 +68,16 @@ def test_windows_are_printable_bytes_each_once() -> None:
     assert not len(scrubbing.printable(b"short"))
     assert scrubbing.may_stay(b"00000000")
     assert not scrubbing.may_stay(b"JANE DOE")
-    assert scrubbing.is_tick(b"6%~aJE!%", b"\x01\x01\x08\x0a6%~aJE!%\0")
-    assert not scrubbing.is_tick(b"6%~aJE!%", b"\x01\x01\x08\x0a6%~aJE!%\x006%~aJE!%")
+
+
+def test_numbers_in_a_header_of_tcp_may_stay_and_what_it_carries_may_not() -> None:
+    tcp = struct.pack(">HHIIBBHHH", 42_996, 0x2526, 0x72452678, 0x7B6C0000, 0x80, 0x18, 512, 0, 0)
+    options = b"\x01\x01\x08\x0a6%~aJE!%"
+    four = b"\x45" + bytes(8) + b"\x06" + bytes(10) + tcp + options
+    six = b"\x60" + bytes(5) + b"\x06" + bytes(33) + tcp + options
+    for header in (four, six, bytes(100) + four):
+        assert scrubbing.in_headers(b"%&rE&x{l", header)
+        assert scrubbing.in_headers(b"6%~aJE!%", header + b"payload.")
+        assert not scrubbing.in_headers(b"6%~aJE!%", header + b"6%~aJE!%")
+        assert not scrubbing.in_headers(b"payload.", header + b"payload.")
+        assert not scrubbing.in_headers(b"aJE!%pay", header + b"payload.")

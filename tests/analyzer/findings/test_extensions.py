@@ -223,8 +223,21 @@ def test_what_a_rule_does_to_columns_harms_no_rule_of_kwire(tmp_path: Path) -> N
     assert json.loads(next(line for line in rows if "acme-x" in line))["text"] == "\\x1b[31mred"
 
 
+def test_its_own_tests_pass(site: Path, tmp_path: Path) -> None:
+    (tmp_path / "orders.pcap").symlink_to(CAPTURE)
+    (tmp_path / "test_acme_rules.py").write_text((EXTENSION / "test_acme_rules.py").read_text(encoding="utf-8"))
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, tmp_path],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(site), str(ROOT)])},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, "2 passed" in done.stdout) == (0, True), done.stdout
+
+
 def test_the_guide_shows_this_package() -> None:
     guide = (ROOT / "docs" / "guides" / "your-own-findings.md").read_text(encoding="utf-8")
-    for name in ("acme_rules.py", "pyproject.toml"):
+    for name in ("acme_rules.py", "test_acme_rules.py", "pyproject.toml"):
         text = (EXTENSION / name).read_text(encoding="utf-8")
         assert (text if name.endswith(".py") else text.split("\n\n")[1]) in guide
