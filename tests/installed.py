@@ -238,7 +238,7 @@ def live(kwire: Installed) -> None:
             with socket.socket() as nobody:
                 nobody.connect_ex(("127.0.0.1", 9092))
 
-    sender = threading.Thread(target=send)
+    sender = threading.Thread(target=send, daemon=True)
     sender.start()
     path = kwire.writes("live.pcap", "record", "-i", "lo", "--via", "scapy", "--for", "3s")
     over.set()
