@@ -202,7 +202,7 @@ def urls(kwire: Installed) -> None:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{server.server_address[1]}"
         kwire.says(r"EndTxn", "show", f"{address}/capture.pcap")
-        kwire.says(r"EndTxn", "show", f"zip://capture.pcap::{address}/day.zip")
+        kwire.says(r"EndTxn", "show", f"zip://capture.pcap::file://{kwire.folder}/day.zip")
         kwire.says(r"Cannot connect", "show", "https://127.0.0.1:1/capture.pcap", code=2)
         server.shutdown()
 
