@@ -81,7 +81,8 @@ def test_ctrl_c_leaves_the_old_dataset_and_no_process(way: str, tmp_path: Path) 
         wait_until(lambda: not waiting_in(pipe), "nobody reads the capture", process)
     os.killpg(process.pid, signal.SIGINT)
     printed, complaints = process.communicate(timeout=60)
-    assert (process.returncode, printed, complaints) == (130, "", "kwire: interrupted\n")
+    ending = f"kwire: interrupted; {out} is as it was before\n"
+    assert (process.returncode, printed, complaints) == (130, "", ending)
     wait_until(lambda: not processes_of(process.pid), "a process is left behind")
     assert sorted((path, path.stat().st_mtime_ns) for path in out.rglob("*")) == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["capture.pcap", "dataset"]
