@@ -10,6 +10,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import datetime
+import functools
 import itertools
 import os
 import threading
@@ -451,13 +452,17 @@ class _PointExchanges:
         self._payload_options = payloads
         self._records: RecordPayloads | None = None
         if wanted is not None and wanted.needs_payloads:
-            self._records = record_payloads(wanted, of_point(payloads, point))
+            self._records = record_payloads(wanted, self._options_of_point)
+
+    @functools.cached_property
+    def _options_of_point(self) -> PayloadOptions | None:
+        """How keys and values of this capture point are decoded: its own registry traffic is searched once."""
+        return of_point(self._payload_options, self._point)
 
     def decode_trees(self) -> None:
         """Decode keys and values in trees of exchanges, if options say how. Raises UsageError, CaptureError."""
-        if self._payload_options is not None:
-            options = of_point(self._payload_options, self._point)
-            self._payloads = None if options is None else options.trees()
+        if self._payload_options is not None and self._options_of_point is not None:
+            self._payloads = self._options_of_point.trees()
 
     def notes(self) -> list[str]:
         """All has been read: what the user should know."""
@@ -520,7 +525,8 @@ class _PointExchanges:
         if self.partitions:
             parts = plain(exchange_tables.partitions(names, [rows]), "partitions", of_partitions)
         ends = np.searchsorted(rows.owner, np.arange(len(rows) + 1)) if self.partitions else None
-        return PackedExchanges(first, names.serials_of(connection), table, messages, parts, ends)
+        block = ExchangeBlock(table, messages, parts, ends)
+        return PackedExchanges(first, names.serials_of(connection), block)
 
     def _exchange(self, row: dict[str, Any], messages: Messages) -> Exchange:
         """An exchange, which its group is learned from."""

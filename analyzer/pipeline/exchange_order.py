@@ -33,6 +33,7 @@ Messages = tuple[Message | None, Message | None]
 """Request and response of an exchange, where they are kept."""
 
 _SIDES: Final = ("request", "response")
+_PARTITIONS: Final = "partitions"
 _NO_PARTITIONS: Final[list[dict[str, Any]]] = []
 
 
@@ -126,6 +127,42 @@ class ExchangeBlock:
         counts = np.concatenate([np.diff(block._ends) for block in blocks])
         return cls(rows, messages, _concat(having), np.append(0, np.cumsum(counts)))
 
+    def without_nulls(self) -> ExchangeBlock:
+        """Return the block with columns of nulls that take no memory."""
+        return ExchangeBlock(_without_nulls(self.rows), self.messages, self._partitions, self._ends)
+
+    def packed(self) -> pa.Table:
+        """All of it as one table: columns for messages and partitions beside those of `rows`."""
+        table = self.rows
+        for number, side in enumerate(_SIDES):
+            of_side = [messages[number] or _NO_MESSAGE for messages in self.messages]
+            for name, values in zip(Message._fields, zip(*of_side, strict=True), strict=True):
+                column = pa.array(values, _MESSAGE_TYPES.get(name, pa.int64()))
+                table = table.append_column(f"{side}.{name}", column)
+        if self._partitions is not None:
+            content = _as_array(self._partitions.combine_chunks().to_struct_array())
+            lists = pa.ListArray.from_arrays(self._ends.astype(np.int32), content)
+            table = table.append_column(_PARTITIONS, lists)
+        return _without_nulls(table)
+
+    @classmethod
+    def unpacked(cls, table: pa.Table) -> ExchangeBlock:
+        """The block of a table that `packed` made, or of some of its rows."""
+        sides = []
+        for side in _SIDES:
+            columns = [_values(table.column(f"{side}.{name}")) for name in Message._fields]
+            values = map(Message._make, zip(*columns, strict=True))
+            sides.append([None if message.data is None else message for message in values])
+        messages: list[Messages] = list(zip(*sides, strict=True))
+        rows = table.select([name for name in table.column_names if "." not in name and name != _PARTITIONS])
+        if _PARTITIONS not in table.column_names:
+            return cls(rows, messages)
+        lists = _as_array(table.column(_PARTITIONS))
+        if pa.types.is_null(lists.type):
+            return cls(rows, messages)
+        ends = np.append(0, np.cumsum(arrow.list_lengths(lists)))
+        return cls(rows, messages, pa.Table.from_struct_array(lists.flatten()), ends)
+
 
 def _concat(tables: Sequence[pa.Table]) -> pa.Table:
     """Tables one after the other; columns of nulls take the type that others have."""
@@ -136,26 +173,12 @@ class PackedExchanges:
     """Exchanges of one window: columns until they are handed out.
 
     first, serial   int64[n]: index of the first packet of each, and which connection of the capture point it is of
-    rows            their rows of the table `exchanges`, in plain types
-    messages        their messages
-    partitions      their rows of that table, in the same order; None: nobody asked for them
-    ends            int64[n + 1]: where those of each begin, and the last end
+    block           the exchanges
     """
 
-    def __init__(
-        self,
-        first: np.ndarray,
-        serial: np.ndarray,
-        rows: pa.Table,
-        messages: Sequence[Messages],
-        partitions: pa.Table | None = None,
-        ends: np.ndarray | None = None,
-    ) -> None:
+    def __init__(self, first: np.ndarray, serial: np.ndarray, block: ExchangeBlock) -> None:
         self.first, self.serial = first, serial
-        self._rows = rows
-        self._messages: Sequence[Messages] | None = messages
-        self._partitions = partitions
-        self._ends = np.zeros(len(first) + 1, np.int64) if ends is None else ends
+        self._held: ExchangeBlock | None = block
         self._stored: _Stored | None = None
 
     def __len__(self) -> int:
@@ -164,14 +187,9 @@ class PackedExchanges:
     def block(self, rows: np.ndarray) -> ExchangeBlock:
         """Some exchanges; rows int64: ascending."""
         if self._stored is not None:
-            return _unpacked(self._stored.table(rows), self._partitions is not None)
-        assert self._messages is not None
-        table = self._rows if len(rows) == len(self._rows) else self._rows.take(pa.array(rows))
-        messages = [self._messages[row] for row in rows.tolist()]
-        if self._partitions is None:
-            return ExchangeBlock(table, messages)
-        partitions = self._partitions.take(pa.array(_ranges(self._ends, rows)))
-        return ExchangeBlock(table, messages, partitions, np.append(0, np.cumsum(np.diff(self._ends)[rows])))
+            return ExchangeBlock.unpacked(self._stored.table(rows))
+        assert self._held is not None
+        return self._held if len(rows) == len(self._held) else self._held.take(rows)
 
     @property
     def is_stored(self) -> bool:
@@ -182,37 +200,15 @@ class PackedExchanges:
         """Let go of all others; rows int64: ascending. `heap`: where those that stay go to; None: memory has room."""
         if self._stored is not None:
             self._stored.keep(rows)
-        elif heap is not None:
-            self._stored = _Stored(self._packed(rows), heap)
-            # (an empty slice would hold all of the buffers)
-            self._rows, self._messages = self._rows.schema.empty_table(), None
-            self._partitions = None if self._partitions is None else self._partitions.schema.empty_table()
         else:
-            assert self._messages is not None
-            self._rows = _without_nulls(self._rows.take(pa.array(rows)))
-            self._messages = [self._messages[row] for row in rows.tolist()]
-            if self._partitions is not None:
-                self._partitions = self._partitions.take(pa.array(_ranges(self._ends, rows)))
-            self._ends = np.append(0, np.cumsum(np.diff(self._ends)[rows]))
+            assert self._held is not None
+            if heap is None:
+                self._held = self._held.take(rows).without_nulls()
+            else:
+                parts = (rows[begin : begin + ROWS_AT_ONCE] for begin in range(0, len(rows), ROWS_AT_ONCE))
+                self._stored = _Stored(map(ExchangeBlock.packed, map(self._held.take, parts)), heap)
+                self._held = None
         self.first, self.serial = self.first[rows], self.serial[rows]
-
-    def _packed(self, rows: np.ndarray) -> Iterator[pa.Table]:
-        """Tables of `ROWS_AT_ONCE` rows each, with columns for messages and partitions."""
-        assert self._messages is not None
-        for begin in range(0, len(rows), ROWS_AT_ONCE):
-            part = rows[begin : begin + ROWS_AT_ONCE]
-            table = self._rows.take(pa.array(part))
-            for number, side in enumerate(_SIDES):
-                of_side = [self._messages[row][number] or _NO_MESSAGE for row in part.tolist()]
-                for name, values in zip(Message._fields, zip(*of_side, strict=True), strict=True):
-                    column = pa.array(values, _MESSAGE_TYPES.get(name, pa.int64()))
-                    table = table.append_column(f"{side}.{name}", column)
-            if self._partitions is not None:
-                counts = np.diff(self._ends)[part]
-                content = self._partitions.take(pa.array(_ranges(self._ends, part))).combine_chunks().to_struct_array()
-                lists = pa.ListArray.from_arrays(np.append(0, np.cumsum(counts)).astype(np.int32), _as_array(content))
-                table = table.append_column("partitions", lists)
-            yield _without_nulls(table)
 
 
 _NO_MESSAGE: Final = (None,) * len(Message._fields)
@@ -257,24 +253,6 @@ def _without_nulls(table: pa.Table) -> pa.Table:
         if table.num_rows and table.column(number).null_count == table.num_rows:
             table = table.set_column(number, name, pa.nulls(table.num_rows))
     return table
-
-
-def _unpacked(table: pa.Table, has_partitions: bool) -> ExchangeBlock:
-    """The block of a table that `PackedExchanges` has stored."""
-    sides = []
-    for side in _SIDES:
-        columns = [_values(table.column(f"{side}.{name}")) for name in Message._fields]
-        values = map(Message._make, zip(*columns, strict=True))
-        sides.append([None if message.data is None else message for message in values])
-    messages: list[Messages] = list(zip(*sides, strict=True))
-    rows = table.select([name for name in table.column_names if "." not in name and name != "partitions"])
-    if not has_partitions:
-        return ExchangeBlock(rows, messages)
-    lists = _as_array(table.column("partitions"))
-    if pa.types.is_null(lists.type):
-        return ExchangeBlock(rows, messages)
-    ends = np.append(0, np.cumsum(arrow.list_lengths(lists)))
-    return ExchangeBlock(rows, messages, pa.Table.from_struct_array(lists.flatten()), ends)
 
 
 class _Stored:
