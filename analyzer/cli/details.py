@@ -29,10 +29,8 @@ def detail(exchange: Any, short: bool = False) -> str:
     others."""
     row = exchange.row
     words = _PARTITIONS.get(row["api_key"], _of_offsets)(exchange) if exchange.partitions else ""
-    of_bodies = _BODIES.get(row["api_key"])
-    if of_bodies is not None:
-        text = of_bodies(exchange)
-        words = " ".join(filter(None, (words, text)))
+    of_bodies, _ = _BODIES.get(row["api_key"], _NOTHING)
+    words = " ".join(filter(None, (words, of_bodies(exchange))))
     return _UUID.sub(r"…\1", words) if short else words
 
 
@@ -168,36 +166,30 @@ def _mechanism(exchange: Any) -> str:
     return printable(str(_body(exchange.request).get("mechanism") or ""))
 
 
-_BODIES: dict[int, Callable[[Any], str]] = {
-    api_keys.END_TXN: _end_txn,
-    api_keys.INIT_PRODUCER_ID: _producer_id,
-    api_keys.JOIN_GROUP: _join,
-    api_keys.SYNC_GROUP: _member,
-    api_keys.HEARTBEAT: _member,
-    api_keys.LEAVE_GROUP: _member,
-    api_keys.CONSUMER_GROUP_HEARTBEAT: _heartbeat_epoch,
-    api_keys.SHARE_GROUP_HEARTBEAT: _heartbeat_epoch,
-    api_keys.STREAMS_GROUP_HEARTBEAT: _heartbeat_epoch,
-    api_keys.FIND_COORDINATOR: _coordinator,
-    api_keys.API_VERSIONS: _software,
-    api_keys.SASL_HANDSHAKE: _mechanism,
-}
+def _no_words(exchange: Any) -> str:
+    return ""
 
-_SIDES: dict[int, tuple[str, ...]] = {
-    api_keys.END_TXN: ("request",),
-    api_keys.INIT_PRODUCER_ID: ("response",),
-    api_keys.JOIN_GROUP: ("response",),
-    api_keys.CONSUMER_GROUP_HEARTBEAT: ("request", "response"),
-    api_keys.SHARE_GROUP_HEARTBEAT: ("request", "response"),
-    api_keys.STREAMS_GROUP_HEARTBEAT: ("request", "response"),
-    api_keys.FIND_COORDINATOR: ("response",),
-    api_keys.API_VERSIONS: ("request",),
-    api_keys.SASL_HANDSHAKE: ("request",),
-    api_keys.SASL_AUTHENTICATE: ("response",),
-}
-"""The messages of which the words for an exchange, and its result, say something."""
 
-WITH_BODIES = frozenset(_SIDES)
+_NOTHING: tuple[Callable[[Any], str], tuple[str, ...]] = _no_words, ()
+
+_BODIES: dict[int, tuple[Callable[[Any], str], tuple[str, ...]]] = {
+    api_keys.END_TXN: (_end_txn, ("request",)),
+    api_keys.INIT_PRODUCER_ID: (_producer_id, ("response",)),
+    api_keys.JOIN_GROUP: (_join, ("response",)),
+    api_keys.SYNC_GROUP: (_member, ()),
+    api_keys.HEARTBEAT: (_member, ()),
+    api_keys.LEAVE_GROUP: (_member, ()),
+    api_keys.CONSUMER_GROUP_HEARTBEAT: (_heartbeat_epoch, ("request", "response")),
+    api_keys.SHARE_GROUP_HEARTBEAT: (_heartbeat_epoch, ("request", "response")),
+    api_keys.STREAMS_GROUP_HEARTBEAT: (_heartbeat_epoch, ("request", "response")),
+    api_keys.FIND_COORDINATOR: (_coordinator, ("response",)),
+    api_keys.API_VERSIONS: (_software, ("request",)),
+    api_keys.SASL_HANDSHAKE: (_mechanism, ("request",)),
+    api_keys.SASL_AUTHENTICATE: (_no_words, ("response",)),
+}
+"""The words for an exchange, and of which messages these and its result say something."""
+
+WITH_BODIES = frozenset(api_key for api_key, (_, sides) in _BODIES.items() if sides)
 """APIs whose messages must be at hand: all small ones, so that a line costs no record batch."""
 
 _BEFORE_CORRELATION_ID = {"request": 8, "response": 4}
@@ -211,9 +203,7 @@ _LARGE = 1024
 def bodies(api_key: int | None, messages: tuple[Any, Any]) -> tuple[bytes | None, ...] | None:
     """The bytes, but for correlation ids, of the messages on which the words for an exchange depend: where these and
     all columns are the same, the words are. None: they are large."""
-    sides = _SIDES.get(-1 if api_key is None else api_key)
-    if sides is None:
-        return ()
+    _, sides = _BODIES.get(-1 if api_key is None else api_key, _NOTHING)
     key: list[bytes | None] = []
     for side in sides:
         message, before = messages[side == "response"], _BEFORE_CORRELATION_ID[side]
