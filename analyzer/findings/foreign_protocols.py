@@ -151,26 +151,21 @@ def without_answers(capture: CaptureFrame) -> list[WithoutAnswers]:
     pairs = capture.client_of.astype(np.int64) << 32 | capture.broker_of
     brokers, first = arrow.distinct(capture.broker_of[speaking]), capture.link_times("first_time")
     out = []
-    refusing = {
-        broker: _refused_at_once(capture, rows, broker, int(closes)) for broker in _broker_numbers(capture, rows)
-    }
+    asking = arrow.distinct(capture.broker[rows]).tolist()
+    refusing = {broker: _refused_at_once(capture, rows, broker, int(closes)) for broker in asking}
     for group_rows in split(rows, capture.client[rows], capture.broker[rows]):
         links = arrow.distinct(capture.exchanges.link[group_rows])
-        refused = refusing[int(capture.broker[group_rows[0]])]
-        if len(refused):
-            shut_out = group_rows[arrow.among(group_rows, refused)]
-            if len(shut_out):
-                shut_links = arrow.distinct(capture.exchanges.link[shut_out])
-                out.append(WithoutAnswers(shut_links, shut_out, False, False, True, _median_wait(capture, shut_out)))
-                continue
+        shut_out = group_rows[arrow.among(group_rows, refusing[int(capture.broker[group_rows[0]])])]
+        if len(shut_out):
+            shut_links = arrow.distinct(capture.exchanges.link[shut_out])
+            out.append(WithoutAnswers(shut_links, shut_out, False, False, True, _median_wait(capture, shut_out)))
+            continue
         if len(links) < closes:
             continue
         answered = first[(pairs == pairs[links[0]]) & speaking]
         if ((answered >= first[links].min()) & (answered <= first[links].max())).any():
             continue
-        reasons, texts = capture.table("exchanges").text("reason")
-        shut = [code for code, text in enumerate(texts) if "had closed the connection before" in text]
-        early = arrow.distinct(capture.exchanges.link[group_rows[arrow.among(reasons[group_rows], shut)]])
+        early = arrow.distinct(capture.exchanges.link[group_rows[_came_too_late(capture, group_rows)]])
         before_asked = 2 * len(early) > len(links)
         known = bool(capture.broker_of[links[0]] in brokers)
         limited = known and bool((capture.exchanges.api[group_rows] == api_keys.API_VERSIONS).all())
@@ -183,29 +178,27 @@ def without_answers(capture: CaptureFrame) -> list[WithoutAnswers]:
     return out
 
 
-def _broker_numbers(capture: CaptureFrame, rows: np.ndarray) -> list[int]:
-    """Brokers of some exchanges."""
-    numbers: list[int] = arrow.distinct(capture.broker[rows]).tolist()
-    return numbers
-
-
 def _refused_at_once(capture: CaptureFrame, rows: np.ndarray, broker: int, closes: int) -> np.ndarray:
     """ApiVersions without an answer at a broker that closed connections of several clients on them and answered others
     meanwhile, so often together that one limit explains them, however often each client tried; else none."""
-    of_broker = rows[capture.broker[rows] == broker]
-    reasons, texts = capture.table("exchanges").text("reason")
-    shut = [code for code, text in enumerate(texts) if "had closed the connection before" in text]
-    versions = capture.exchanges.api[of_broker] == api_keys.API_VERSIONS
-    refused = of_broker[versions & ~arrow.among(reasons[of_broker], shut)]
+    versions = capture.exchanges.api[rows] == api_keys.API_VERSIONS
+    refused = rows[versions & (capture.broker[rows] == broker) & ~_came_too_late(capture, rows)]
     enough = len(refused) >= closes and len(arrow.distinct(capture.client[refused])) > 1
     none: np.ndarray = refused[:0]
     return refused if enough and _answers_meanwhile(capture, refused) else none
 
 
+def _came_too_late(capture: CaptureFrame, rows: np.ndarray) -> np.ndarray:
+    """bool: which of some requests the broker had closed the connection before."""
+    reasons, texts = capture.table("exchanges").text("reason")
+    shut = [code for code, text in enumerate(texts) if "had closed the connection before" in text]
+    return arrow.among(reasons[rows], shut)
+
+
 def _median_wait(capture: CaptureFrame, rows: np.ndarray) -> int | None:
     """The median time from a request to the end of its connection, us."""
-    after = capture.link_times("last_time")[capture.exchanges.link[rows]] - capture.exchanges.request_time[rows]
-    after = after[capture.link_times("last_time")[capture.exchanges.link[rows]] != NULL]
+    ended = capture.link_times("last_time")[capture.exchanges.link[rows]]
+    after = (ended - capture.exchanges.request_time[rows])[ended != NULL]
     return int(np.median(after)) if len(after) else None
 
 
