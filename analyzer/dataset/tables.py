@@ -238,7 +238,7 @@ RECORDS = (
          "batch holds more than its size allows: `left_out` and why, in the first row that is not decoded."),
         ("key_format", pa.string(),
          "Of the key: `avro`, `protobuf`, `json_schema`, `json`, `text`, `messagepack`, or of Kafka's own tools "
-        "`mirrormaker` and `streams`; null: not known, or not "
+         "`mirrormaker` and `streams`; null: not known, or not "
          "decoded. This and the columns below are filled with `--records full` and an option about payloads "
          "(`--schemas`, `--registry`, `--payloads`)."),
         ("value_format", pa.string(), "The same of the value."),

@@ -36,8 +36,7 @@ _ERRORS: Final = ("api", "broker", "client_id", "error")
 
 
 class Standing(NamedTuple):
-    """Contents of a scrape. ended: all that there is was read; one_of: of so many
-    connections one is captured."""
+    """Contents of a scrape. ended: all that there is was read; one_of: of so many connections one is captured."""
 
     counted: Counted
     open: list[OpenAtBroker]

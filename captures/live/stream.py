@@ -1,8 +1,7 @@
 """Give a capture queue as the bytes of one endless pcap file, for `kwire.captures.packets.Reader`.
 
-In: a `CaptureQueue`. Out: the methods that a reader calls of stdin: `readinto1` (0 bytes: the capture ended), whether
-more waits, how many packets were lost so far, and which share of the
-connections is captured.
+In: a `CaptureQueue`. Out: what a reader asks of stdin: `readinto1` (0 bytes: the capture ended), whether more waits,
+how many packets were lost so far, and which share of the connections is captured.
 """
 
 from __future__ import annotations
