@@ -7,12 +7,14 @@ has the right width already is not copied.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
+from kwire.analyzer.common.times import moment
 from kwire.analyzer.dataset import tables
 from kwire.captures.kernels import NULL
 
@@ -29,6 +31,29 @@ def plain(table: pa.Table, name: str, columns: Collection[str] | None = None) ->
         return table.cast(schema)
     schema = pa.schema([field for field in schema if field.name in columns])
     return table.select(schema.names).cast(schema)
+
+
+def as_array(values: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Return a column as one array."""
+    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+
+
+def python_values(column: pa.ChunkedArray) -> Iterable[Any]:
+    """Return the values of a column as Python objects. (`to_pylist` makes an object of each null, and most columns have
+    nothing else; of times it is several times as slow as this.)"""
+    if column.null_count == len(column):
+        return itertools.repeat(None, len(column))
+    if pa.types.is_timestamp(column.type):
+        times = numbers(as_array(column), NULL).tolist()
+        return [None if time == NULL else moment(time) for time in times]
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+def row_dicts(table: pa.Table) -> Iterator[dict[str, Any]]:
+    """Return the rows of a table as dicts; few thousand at a time, for each takes some kilobytes."""
+    columns = [python_values(column) for column in table.itercolumns()]
+    return (dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True))
 
 
 def distinct(values: np.ndarray) -> np.ndarray:

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import io
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from kwire.analyzer.bulk.rows import Message, Window
-from kwire.analyzer.common.times import moment
 from kwire.analyzer.frame import arrow, spill
 from kwire.analyzer.messages.exchange import Exchange
 from kwire.analyzer.pipeline.drive import Sink
@@ -63,11 +62,11 @@ class ExchangeBlock:
 
     def values(self, name: str) -> list[Any]:
         """The values of a column of `rows`."""
-        return list(_values(self.rows.column(name)))
+        return list(arrow.python_values(self.rows.column(name)))
 
     def numbers(self, name: str) -> np.ndarray:
         """int64[n]: a column of integers, or of times in us since 1970, NULL where there is none."""
-        return arrow.numbers(_as_array(self.rows.column(name)), NULL)
+        return arrow.numbers(arrow.as_array(self.rows.column(name)), NULL)
 
     def take(self, rows: np.ndarray) -> ExchangeBlock:
         """Some of the exchanges, in any order."""
@@ -80,7 +79,7 @@ class ExchangeBlock:
 
     def has_elements(self, name: str) -> np.ndarray:
         """bool[n]: which rows have a list with elements in a column of lists."""
-        lists = _as_array(self.rows.column(name))
+        lists = arrow.as_array(self.rows.column(name))
         if pa.types.is_null(lists.type):
             return np.zeros(len(self), np.bool_)
         has: np.ndarray = arrow.list_lengths(lists) > 0
@@ -94,7 +93,7 @@ class ExchangeBlock:
     def exchanges(self, make: Callable[[dict[str, Any], Messages], Exchange]) -> Iterator[Exchange]:
         """Yield the exchanges. `make`: of a row and the messages."""
         parts = itertools.repeat(_NO_PARTITIONS) if self._partitions is None else self._parts()
-        for messages, row, partitions in zip(self.messages, _dicts(self.rows), parts, strict=False):
+        for messages, row, partitions in zip(self.messages, arrow.row_dicts(self.rows), parts, strict=False):
             exchange = make(row, messages)
             exchange.partitions = partitions
             yield exchange
@@ -107,7 +106,7 @@ class ExchangeBlock:
         while begin < len(self):
             before = int(self._ends[begin])
             until = max(int(np.searchsorted(ends, before + ROWS_AT_ONCE, side="right")), begin + 1)
-            listed = list(_dicts(self._partitions.slice(before, int(self._ends[until]) - before)))
+            listed = list(arrow.row_dicts(self._partitions.slice(before, int(self._ends[until]) - before)))
             at = 0
             for count in counts[begin:until].tolist():
                 yield listed[at : at + count]
@@ -140,7 +139,7 @@ class ExchangeBlock:
                 column = pa.array(values, _MESSAGE_TYPES.get(name, pa.int64()))
                 table = table.append_column(f"{side}.{name}", column)
         if self._partitions is not None:
-            content = _as_array(self._partitions.combine_chunks().to_struct_array())
+            content = arrow.as_array(self._partitions.combine_chunks().to_struct_array())
             lists = pa.ListArray.from_arrays(self._ends.astype(np.int32), content)
             table = table.append_column(_PARTITIONS, lists)
         return _without_nulls(table)
@@ -150,14 +149,14 @@ class ExchangeBlock:
         """The block of a table that `packed` made, or of some of its rows."""
         sides = []
         for side in _SIDES:
-            columns = [_values(table.column(f"{side}.{name}")) for name in Message._fields]
+            columns = [arrow.python_values(table.column(f"{side}.{name}")) for name in Message._fields]
             values = map(Message._make, zip(*columns, strict=True))
             sides.append([None if message.data is None else message for message in values])
         messages: list[Messages] = list(zip(*sides, strict=True))
         rows = table.select([name for name in table.column_names if "." not in name and name != _PARTITIONS])
         if _PARTITIONS not in table.column_names:
             return cls(rows, messages)
-        lists = _as_array(table.column(_PARTITIONS))
+        lists = arrow.as_array(table.column(_PARTITIONS))
         if pa.types.is_null(lists.type):
             return cls(rows, messages)
         ends = np.append(0, np.cumsum(arrow.list_lengths(lists)))
@@ -213,29 +212,6 @@ class PackedExchanges:
 
 _NO_MESSAGE: Final = (None,) * len(Message._fields)
 _MESSAGE_TYPES: Final = {"data": pa.binary(), "complete": pa.bool_(), "request": pa.bool_()}
-
-
-def _values(column: pa.ChunkedArray) -> Iterable[Any]:
-    """The values of a column. (`to_pylist` makes an object of each null, and most columns have nothing else; of times
-    it is several times as slow as this.)"""
-    if column.null_count == len(column):
-        return itertools.repeat(None, len(column))
-    if pa.types.is_timestamp(column.type):
-        numbers = arrow.numbers(_as_array(column), NULL).tolist()
-        return [None if number == NULL else moment(number) for number in numbers]
-    values: list[Any] = column.to_pylist()
-    return values
-
-
-def _dicts(table: pa.Table) -> Iterator[dict[str, Any]]:
-    """Rows as dicts."""
-    names = table.column_names
-    columns = [_values(column) for column in table.itercolumns()]
-    return (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
-
-
-def _as_array(values: pa.Array | pa.ChunkedArray) -> pa.Array:
-    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
 
 
 def _ranges(ends: np.ndarray, rows: np.ndarray) -> np.ndarray:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from kwire.analyzer.bulk import exchange_tables
 from kwire.analyzer.bulk.rows import Exchanges, Window
-from kwire.analyzer.frame.arrow import plain
+from kwire.analyzer.frame.arrow import plain, row_dicts
 from kwire.analyzer.messages.exchange import Exchange
 from kwire.analyzer.messages.raw_messages import HeldMessages, table_of
 from kwire.analyzer.payloads.options import PayloadOptions
@@ -18,6 +18,10 @@ from kwire.analyzer.pipeline.analysis_options import AnalysisOptions
 
 if TYPE_CHECKING:
     from kwire.analyzer.messages.record_payloads import RecordPayloads
+
+
+_ROWS_AT_ONCE: Final = 4096
+"""Rows made Python objects at a time."""
 
 
 class Selection:
@@ -99,10 +103,10 @@ def chosen(
     if yes.all():
         return exchanges
     keep = yes.copy()
-    table = exchange_tables.exchanges(names, [exchanges])
+    undecided = np.flatnonzero(~yes)
+    table = exchange_tables.exchanges(names, [exchanges.where(~yes)])
     requests, replies = exchanges.column("exchange"), exchanges.column("reply")
-    for i in np.flatnonzero(~yes).tolist():
-        row = plain(table.slice(i, 1), "exchanges").to_pylist()[0]
+    for i, row in zip(undecided.tolist(), _rows(table), strict=True):
         if row["topics"]:
             row["topics"] = list(dict.fromkeys(map(look_up, row["topics"])))
         held = messages.peek(int(exchanges.connection[i]), int(requests[i]), int(replies[i]))
@@ -111,3 +115,9 @@ def chosen(
         response = exchange.response if filter.needs_response else None
         keep[i] = filter.matches(row, request, response, () if payloads is None else payloads.of(exchange))
     return exchanges.where(keep)
+
+
+def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:
+    """Yield rows of `exchanges` in plain types."""
+    for begin in range(0, len(table), _ROWS_AT_ONCE):
+        yield from row_dicts(plain(table.slice(begin, _ROWS_AT_ONCE), "exchanges"))
