@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from kwire.analyzer.common import statistics
 from kwire.analyzer.frame import arrow
-from kwire.analyzer.protocol import errors, schema
+from kwire.analyzer.protocol import api_keys, errors, schema
 from kwire.replay.diff import noise
 from kwire.replay.diff.differences import Difference
 from kwire.replay.diff.stored_run import Run
@@ -36,6 +36,9 @@ _REBALANCING: Final = frozenset(
 )
 _RETRIED: Final = frozenset((errors.OUT_OF_ORDER_SEQUENCE_NUMBER,))
 """What is answered to batches behind one that has to be sent again."""
+KEPT_ALIVE: Final = "kept_alive"
+"""The rule of errors that were answered to heartbeats of the replayer's own, before a request of their member."""
+_GROUP_HEARTBEATS: Final = (api_keys.CONSUMER_GROUP_HEARTBEAT, api_keys.SHARE_GROUP_HEARTBEAT)
 Met = tuple[int, int | None]
 """An API, and an error (None: no answer came)."""
 
@@ -63,12 +66,18 @@ def of_run(run: Run) -> tuple[Steadiness, Steadiness]:
     keys = run.api_keys
     apis = arrow.distinct(keys[keys >= 0]).tolist()
     captured, replayed = Steadiness(), Steadiness()
+    captured_errors = set()
     for place, code in run.captured_errors():
         captured.met[int(keys[place]), code] += 1
+        captured_errors.add((place, code))
     for place in run.unanswered():
         captured.met[int(keys[place]), None] += 1
     for place, answer in run.discarded():
         key, code, count = int(keys[place]), answer["code"], answer["count"]
+        if answer["rule"] == KEPT_ALIVE:
+            if (place, code) in captured_errors:  # which its member met before it spoke again
+                continue
+            key = key if key in _GROUP_HEARTBEATS else api_keys.HEARTBEAT
         rule = _rule(answer["rule"], code)
         early = count if rule else answer["early"]
         if early:
@@ -90,7 +99,7 @@ def of_run(run: Run) -> tuple[Steadiness, Steadiness]:
 
 def _rule(rule: str, code: int | None) -> str | None:
     """Why an answer that was not kept is expected; None: it is not, but for one that came early."""
-    if rule == "rejoined" and code in _REBALANCING:
+    if rule in ("rejoined", KEPT_ALIVE) and code in _REBALANCING:
         return "rebalance"
     return "race" if code in _RETRIED else _EXPECTED.get(rule)
 
@@ -105,8 +114,11 @@ def differences(
     """Yield what the right has more of. `name`: of the left; `row`: the captured row of `exchanges` at a place;
     `appeared`: differences that tell errors which came for good."""
 
-    def difference(place: int, path: str, kind: str, before: str, after: str, rule: str | None = None) -> Difference:
-        return Difference({**row(place), "api_version": None}, path, kind, before, after, (), rule)
+    def difference(
+        key: int, place: int, path: str, kind: str, before: str, after: str, rule: str | None = None
+    ) -> Difference:
+        changed = {"api_key": key, "api": schema.api_name(key), "api_version": None}
+        return Difference({**row(place), **changed}, path, kind, before, after, (), rule)
 
     for (key, code), count in sorted(right.met.items(), key=lambda met: (met[0][0], met[0][1] or 0)):
         before, of = left.met[key, code], max(right.answers[key], count)
@@ -115,14 +127,14 @@ def differences(
         what = "connection ended before an answer" if code is None else f"answered {errors.label(code)} first"
         text = f"{what}: {count} of {of} {schema.api_name(key)}"
         cause = appeared.get((key, code))
-        unsteady = difference(right.first[key, code], "(retries)", UNSTEADY, f"{name} {before}", text)
+        unsteady = difference(key, right.first[key, code], "(retries)", UNSTEADY, f"{name} {before}", text)
         yield unsteady if cause is None else dataclasses.replace(unsteady, rule="consequence", cause=cause)
     for (key, code, rule), count in sorted(right.expected.items(), key=lambda met: (met[0][0], met[0][1] or 0)):
         text = f"answered {errors.label(code or 0)} first: {count} of {right.answers[key]} {schema.api_name(key)}"
-        yield difference(right.first[key, code, rule], "(retries)", UNSTEADY, "", text, rule)
+        yield difference(key, right.first[key, code, rule], "(retries)", UNSTEADY, "", text, rule)
     for key, (count, longest) in sorted(right.throttled.items()):
         before, _ = left.throttled.get(key, (0, 0))
         of = right.answers[key]
         if not before or statistics.more_often(before, left.answers[key], count, of) <= 1 - noise.CONFIDENCE:
             text = f"{count} of {of} {schema.api_name(key)}, at most {longest / 1000:.0f} ms"
-            yield difference(right.first[key], "(throttle)", THROTTLED, f"{name} {before}", text)
+            yield difference(key, right.first[key], "(throttle)", THROTTLED, f"{name} {before}", text)

@@ -222,7 +222,7 @@ class Groups:
 
     def session_timeout(self, who: Who) -> float | None:
         """Seconds for which the target lets a member be silent; None: it is not in its group."""
-        if not self._is_member(who):
+        if not self._is_member(who) or who in self._left:
             return None
         join = self._joins.get(who) or {}
         return float(join.get("sessionTimeoutMs") or _SESSION_TIMEOUT_MS) / 1000

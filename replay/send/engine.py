@@ -390,6 +390,8 @@ class Engine:
             self.waiting.end()
 
     def finish(self, step: Step, outcome: Outcome) -> None:
+        if step.number in self.keep_alive.errors:
+            self._sender.take_kept_alive(step, outcome)
         self._record(outcome)
         self.waiting.done(step.number)
         if self._undone.pop(step.number, None) is not None and self._feed is not None:

@@ -8,7 +8,8 @@ In: a plan's steps, which of them were sent and answered, what is known of the m
 
 - Only for members that the target has let in, and that have requests left to send: a member that fell silent for good
   in the capture expires here too. A captured silence that was long enough to expire is not filled, before its end
-- The member's own next request gets to know what the target answers; only epoch and assignment are kept (KIP-848)
+- Of what the target answers only epoch and assignment are kept (KIP-848), and errors, which are recorded with the
+  member's next request
 - While a request of a member is on its way no heartbeat is sent for it
 """
 
@@ -30,7 +31,7 @@ from kwire.replay.send.dependencies import Waiting
 from kwire.replay.send.link import LinkError
 
 KEPT_ALIVE: Final = "kept_alive"
-"""The note that counts the heartbeats."""
+"""The note that counts the heartbeats, and the rule of errors that they were answered with."""
 
 _SPEAKS: Final = frozenset(
     (
@@ -82,6 +83,9 @@ class KeepAlive:
         self._notes = notes
         self._loop = asyncio.get_running_loop()
         self._beating: dict[Who, asyncio.Task[None]] = {}
+        self.errors: dict[int, list[tuple[int, float]]] = {}
+        """Errors that heartbeats were answered with, and when (the loop's time), by the number of the member's next
+        step."""
 
     def expect(self, step: Step) -> None:
         """Announce a step that will be sent."""
@@ -102,7 +106,7 @@ class KeepAlive:
             while self._turns or self.more:
                 await asyncio.sleep(_TICK)
                 for who in self._silent(self._loop.time()):
-                    self._beating[who] = self._loop.create_task(self._beat(who))
+                    self._beating[who] = self._loop.create_task(self._beat(who, self._turns[who].steps[0]))
         finally:
             beating = list(self._beating.values())
             for task in beating:
@@ -129,13 +133,16 @@ class KeepAlive:
         was_silent = (steps[0].at_ns - turns.at_ns) / 1e9 >= timeout
         return not was_silent or self._due(steps[0]) <= now
 
-    async def _beat(self, who: Who) -> None:
+    async def _beat(self, who: Who, before: Step) -> None:
+        """Send a heartbeat of a member before its next step."""
         api_key, version, body = self._groups.heartbeat(who)
         try:
             with contextlib.suppress(LinkError, TimeoutError):
                 answer = await self._ask(who[0], api_key, version, body)
                 self._groups.learn_heartbeat(who, body, answer)
                 self._notes[KEPT_ALIVE] += 1
+                if answer["errorCode"] and not self._waiting.is_done(before.number):
+                    self.errors.setdefault(before.number, []).append((answer["errorCode"], self._loop.time()))
         finally:
             del self._beating[who]
 

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import functools
 import itertools
+import math
 from collections import Counter
 from typing import Final, Protocol
 
@@ -30,7 +31,7 @@ from kwire.replay.remap.topology import Topology
 from kwire.replay.send import produce_in_place
 from kwire.replay.send.channel import Channel, ChannelClosedError
 from kwire.replay.send.dependencies import Waiting
-from kwire.replay.send.keep_alive import KeepAlive
+from kwire.replay.send.keep_alive import KEPT_ALIVE, KeepAlive
 from kwire.replay.send.link import LinkError
 from kwire.replay.send.preparation import Job, Preparation, SkippedError
 from kwire.replay.send.reach import ForbiddenAddressError
@@ -364,6 +365,12 @@ class StepSender:
         is_new = any(was_early for _, _, was_early in outcome.discarded) or any(now - since <= NEW for since in used)
         for code in sorted(retry.codes(replayed) - retry.codes(captured)):
             outcome.discarded.append((rule, code, is_new and code in _NOT_READY))
+
+    def take_kept_alive(self, step: Step, outcome: Outcome) -> None:
+        """Record with a step the errors that heartbeats of the replayer's own met, sent while its turn did not come."""
+        since = self._since.get(("group", step.group or ""), math.inf)
+        for code, at in self._run.keep_alive.errors.pop(step.number):
+            outcome.discarded.append((KEPT_ALIVE, code, at - since <= NEW and code in _NOT_READY))
 
     async def _answer(self, job: Job) -> Body | None:
         """The answer of all parts; None if a connection ended before it came."""

@@ -1,9 +1,9 @@
-"""`python -m tests.replay.broken CAPTURE --to HOST:PORT [FAULT ...]`: each fault of the proxy before a real broker.
+"""`python -m tests.replay.broken CAPTURE [--to HOST:PORT] [FAULT ...]`: each fault of the proxy before a real broker.
 
-In: a capture of `tests.replay.mixed_load`, and a broker that is well, with an authorizer. Each fault is a proxy of its
-own, and a run under a prefix of its own: the command replays, the command compares. Out: a table, a row a fault: exit
-codes, what was unexpected, the first line of the diff, and whether it is what `WANTED` says. Exit code 1 where it is
-not. (Some 25 seconds a fault.)
+In: a capture of `tests.replay.mixed_load` (of 24 seconds: a tail is judged from 200 answers on), and a broker that is
+well, with an authorizer. Each fault is a proxy of its own, and a run under a prefix of its own: the command replays,
+the command compares. Out: a table, a row a fault: exit codes, what was unexpected, the first line of the diff, and
+whether it is what `WANTED` says. Exit code 1 where it is not. (Some 40 seconds a fault.)
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tests.brokers.cluster import free_port
+from tests.brokers import jars
+from tests.brokers.cluster import Cluster, Spec, free_port
 from tests.replay.mixed_load import TOPICS
+from tests.replay.replaying import AUTHORIZER
 from tests.shared import KWIRE
 
 SAME: Final = r"same$"
@@ -82,6 +84,8 @@ CONFIGURED: Final = {
     "small-messages": {"max.message.bytes": "120"},
 }
 """Faults that are a configuration of the topics, made before the run."""
+STARTED: Final = {"short-transactions": (("transaction.max.timeout.ms", "5000"),)}
+"""Faults that are a setting of a broker that no running one takes: one is started for each."""
 DENIED: Final = "group-denied"
 LACKING: Final = "topic-missing"
 FILTERED: Final = {"commit-to-abort-unread": ("commit-to-abort", "client_id != 'bankers-0'")}
@@ -122,6 +126,19 @@ def proxy(broker: str, fault: str) -> Iterator[str]:
             process.terminate()
 
 
+@contextlib.contextmanager
+def started(settings: tuple[tuple[str, str], ...]) -> Iterator[str]:
+    """The address of a broker with these settings and an authorizer, ended when it is done."""
+    with tempfile.TemporaryDirectory(prefix="kwire-broken-broker-") as folder:
+        spec = Spec(settings=(*AUTHORIZER, *settings))
+        cluster = Cluster(spec, Path(folder, "cluster"), jars.find_java(), jars.fetch(spec.version))
+        try:
+            cluster.start()
+            yield cluster.bootstrap
+        finally:
+            cluster.stop()
+
+
 def prepare(broker: str, fault: str, prefix: str) -> None:
     """Make what a fault needs at the broker itself."""
     admin = AdminClient({"bootstrap.servers": broker})
@@ -143,11 +160,18 @@ def prepare(broker: str, fault: str, prefix: str) -> None:
 
 def run(capture: str, broker: str, fault: str, folder: Path, speed: str) -> Outcome:
     """Replay and compare with one fault."""
-    started = time.monotonic()
+    if fault in STARTED:
+        with started(STARTED[fault]) as address:
+            return _run(capture, address, fault, folder, speed)
+    return _run(capture, broker, fault, folder, speed)
+
+
+def _run(capture: str, broker: str, fault: str, folder: Path, speed: str) -> Outcome:
+    begun = time.monotonic()
     prefix = f"{fault}-{time.time_ns() // 1_000_000 % 1_000_000}-"
     prepare(broker, fault, prefix)
     kind, only = FILTERED.get(fault, (fault, ""))
-    at_broker = fault in CONFIGURED or fault in (DENIED, LACKING)
+    at_broker = fault in CONFIGURED or fault in STARTED or fault in (DENIED, LACKING)
     out = folder / fault
     with proxy(broker, "healthy" if at_broker else kind) as address:
         options = ["--prefix-topics", prefix, "--prefix-groups", prefix, "--same-cluster", "--speed", speed]
@@ -179,7 +203,7 @@ def run(capture: str, broker: str, fault: str, folder: Path, speed: str) -> Outc
             for example in each["examples"][:1]
         ]
     first = (compared.stdout or compared.stderr).splitlines()[0].removeprefix("verdict: ")
-    seconds = time.monotonic() - started
+    seconds = time.monotonic() - begun
     return Outcome(fault, (replay.returncode, compared.returncode), unexpected, first, tuple(groups), seconds)
 
 
@@ -187,11 +211,11 @@ def main() -> int:
     """Run faults, some at a time, and write the table."""
     from tests.replay.proxy import FAULTS
 
-    every = [*FAULTS, *FILTERED, *CONFIGURED, DENIED, LACKING]
+    every = [*FAULTS, *FILTERED, *CONFIGURED, *STARTED, DENIED, LACKING]
     parser = argparse.ArgumentParser(prog="python -m tests.replay.broken", description=__doc__)
     parser.add_argument("capture")
     parser.add_argument("faults", nargs="*", metavar="FAULT")
-    parser.add_argument("--to", required=True, metavar="HOST:PORT")
+    parser.add_argument("--to", metavar="HOST:PORT", help="default: a broker that is started, with an authorizer")
     parser.add_argument("--at-once", type=int, default=1)
     parser.add_argument("--speed", default="1")
     parser.add_argument("--keep", type=Path, help="a folder that keeps the RUNs")
@@ -199,9 +223,10 @@ def main() -> int:
     with contextlib.ExitStack() as stack:
         folder = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kwire-broken-")))
         folder.mkdir(parents=True, exist_ok=True)
+        broker = options.to or stack.enter_context(started(()))
         pool = stack.enter_context(ThreadPoolExecutor(options.at_once))
         chosen = options.faults or every
-        outcomes = pool.map(lambda fault: run(options.capture, options.to, fault, folder, options.speed), chosen)
+        outcomes = pool.map(lambda fault: run(options.capture, broker, fault, folder, options.speed), chosen)
         right = 0
         for outcome in outcomes:
             right += outcome.right

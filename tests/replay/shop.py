@@ -74,7 +74,8 @@ class Shop:
     number of an EndTxn (from 1), and what is made of it: committed, aborted, or nothing (None); `tells_aborted`: does
     Fetch list aborted transactions? `refuses`: each so many-th batch gets this error first; `throttles`: for so many ms
     all answers to Produce say that a quota holds the client back; `empty`: it has no topics at first; `earlier_ms`:
-    so much readers get records' times too low; `watermark_behind`: so much the high watermark in answers is."""
+    so much readers get records' times too low; `watermark_behind`: so much the high watermark in answers is;
+    `strange_beat`: the number of a heartbeat (from 1) that is answered as if the member were unknown."""
 
     host: str = "target"
     cluster: str = "shop-2"
@@ -106,6 +107,8 @@ class Shop:
     throttles: int = 0
     earlier_ms: int = 0
     watermark_behind: int = 0
+    strange_beat: int = 0
+    beats: int = 0
     met: int = 0
     ended: int = 0
     open: dict[int, int] = field(default_factory=dict)
@@ -416,9 +419,11 @@ class Shop:
         }
 
     def _Heartbeat(self, body: Body) -> Body:
-        return {"errorCode": 0 if body["memberId"] else errors.UNKNOWN_MEMBER_ID}
+        self.beats += 1
+        return {"errorCode": errors.UNKNOWN_MEMBER_ID if self.beats == self.strange_beat else 0}
 
-    _LeaveGroup = _Heartbeat
+    def _LeaveGroup(self, body: Body) -> Body:
+        return {"errorCode": 0}
 
     def _OffsetCommit(self, body: Body) -> Body:
         topics = []

@@ -323,6 +323,10 @@ UNSTEADY: dict[str, tuple[Shop, str]] = {
     "a leader that is not known yet": (
         Shop(refuses=(40, errors.NOT_LEADER_OR_FOLLOWER)), "same",
     ),
+    "a heartbeat of the replayer's own that meets an error while its member waits for offsets": (
+        Shop(strange_beat=1, delays={api_keys.OFFSET_FETCH: 15.0}),
+        "1 unexpected difference: Heartbeat unsteady answered UNKNOWN_MEMBER_ID (25) first: 1 of 1 Heartbeat",
+    ),
     "a quota where there was none": (
         Shop(throttles=300), "1 unexpected difference: Produce held back by a quota 42 of 42 Produce, at most 300 ms",
     ),

@@ -42,6 +42,19 @@ def test_a_member_whose_turn_does_not_come_is_not_expired() -> None:
     assert [request.retries for request in run.of(api_keys.HEARTBEAT)] == [[]]
 
 
+def test_an_error_that_only_such_a_heartbeat_met_is_kept() -> None:
+    """It stands with the member's next request, which was sent once."""
+    answers = iter((UNKNOWN_MEMBER, 27))
+    capture = _slow_between(_member(Captured()))
+    target = _coordinator().on(api_keys.HEARTBEAT, lambda _: {"errorCode": next(answers, 0)})
+
+    run = replayed([capture], target)
+
+    (own,) = run.of(api_keys.HEARTBEAT)
+    assert own.discarded == [("kept_alive", UNKNOWN_MEMBER, False), ("kept_alive", 27, False)]
+    assert own.retries == []
+
+
 def test_for_who_has_nothing_left_to_say_nothing_is_said() -> None:
     """A client that died in the capture dies on the target."""
     capture = _slow_between(_member(Captured()), then=False)
