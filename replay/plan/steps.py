@@ -61,7 +61,7 @@ RULES: Final[dict[str, str]] = {
     "member_id_given": "joined again with the id that the target gave (79)",
     "rebalance_awaited": "sent again until the group rebalances, as it did in the capture",
     "rebalance_in_vain": "not sent again until the group rebalances: the target keeps out whose joining did that, or it"
-    " had begun before the capture did",
+    " had begun before the capture did, or the member has been through it",
     "rejoined": "a member that the target fenced or forgot joined again, as its client would (22, 25, 27, 110)",
     "rejoins_spent": "not joined again: the target lost its member again and again, and with it its group",
     "member_epoch_moved": "sent again with the epoch that the member has by now (113)",

@@ -188,6 +188,8 @@ class Groups:
         who = _speaker(step, captured)
         if step.request.api_key == api_keys.JOIN_GROUP:
             return bool(step.body["memberId"])
+        if step.request.api_key == api_keys.HEARTBEAT and who in self._left:
+            return False
         if self.is_lost(step, captured):
             return False
         if step.request.api_key in apis.GROUP_HEARTBEATS and step.body["memberEpoch"] < 0:
@@ -203,6 +205,12 @@ class Groups:
         the capture. The target waits for them now, and they have to join again."""
         who, generation = self._arriving.get(step.number, (("", ""), 0))
         return any(other[0] == who[0] and reached >= generation for other, reached in self._reached.items())
+
+    def is_past(self, step: Step) -> bool:
+        """Whether the member whose heartbeat this is (of a classic group) has come to a later captured generation, or
+        has left: no rebalance of its generation is to come."""
+        who = step.body["groupId"], step.body["memberId"]
+        return who in self._left or self._reached.get(who, -1) > step.body["generationId"]
 
     def _left_somebody(self, who: Who) -> bool:
         """Whether another member is only now joining the captured generation that this one has reached."""

@@ -453,10 +453,13 @@ class StepSender:
     def _is_in_vain(self, step: Step) -> bool:
         """Whether the rebalance that a member awaits will not come.
 
-        It belonged to a member that the target keeps out, or had begun before the capture did; and no member joins at
-        this moment, and none is there that falls silent from now on and will be expired.
+        It is over for this member. Or it belonged to a member that the target keeps out, or had begun before the
+        capture did; and no member joins at this moment, and none is there that falls silent from now on and will be
+        expired.
         """
         groups, group = self._remap.groups, step.group or ""
+        if step.request.api_key == api_keys.HEARTBEAT and groups.is_past(step):
+            return True
         kept_out = groups.keeps_out(group)
         if not kept_out and not self._stands_still(step, group):
             return False

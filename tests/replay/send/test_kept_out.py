@@ -131,6 +131,30 @@ def test_a_rebalance_that_the_capture_begins_in_is_over_when_its_members_are_joi
     assert run.seconds < retry.Limits().rebalance
 
 
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_rebalance_that_its_member_has_been_through_is_not_awaited(leaves: bool) -> None:
+    """Its client joined again on another connection, before the target knew of the rebalance; or has left by now."""
+    beating, joining = captures(2)
+    joining.add(0.0, api_keys.JOIN_GROUP, 3, bodies.join(""), bodies.joined("a", 1))
+    joining.add(0.1, api_keys.SYNC_GROUP, 3, {**bodies.beat("a", 1), "assignments": []}, bodies.synced())
+    rebalancing = {"errorCode": errors.REBALANCE_IN_PROGRESS}
+    beating.add(1.0, api_keys.HEARTBEAT, 3, bodies.beat("a", 1), rebalancing, took=0.3)
+    if leaves:
+        joining.add(1.1, api_keys.LEAVE_GROUP, 2, {"groupId": "g", "memberId": "a"}, {"errorCode": 0})
+    else:
+        joining.add(1.1, api_keys.JOIN_GROUP, 3, bodies.join("a"), bodies.joined("a", 2))
+    target = Target().on(api_keys.JOIN_GROUP, bodies.joined("a", 1), bodies.joined("a", 2))
+    target.on(api_keys.SYNC_GROUP, bodies.synced()).on(api_keys.LEAVE_GROUP, {"errorCode": 0})
+    target.on(api_keys.HEARTBEAT, {"errorCode": errors.UNKNOWN_MEMBER_ID if leaves else 0})
+
+    run = replayed([beating, joining], target)
+
+    (heartbeat,) = run.of(api_keys.HEARTBEAT)
+    assert heartbeat.retries == ([] if leaves else ["rebalance_in_vain"])
+    assert len(target.requests(api_keys.JOIN_GROUP)) == 1 + (not leaves)
+    assert run.seconds < retry.Limits().rebalance
+
+
 def test_early_members_whose_broker_assigns_have_what_each_gets_in_the_end() -> None:
     """KIP-848: the first one to join has all, and has to give some up before the second gets any."""
     first, second = captures(2)
