@@ -337,11 +337,14 @@ class _Comparing:
 
     def _audited(self, difference: Difference) -> Difference:
         """Adds the cause of a difference that an audit found: of two batches that were acknowledged at one offset one
-        is missing."""
+        is missing; all are in a partition that the target does not list."""
         where = difference.key[0], int(difference.key[1])
         if difference.kind in (MISSING, DISPLACED):
             self.misplaced.setdefault(where, self.stored_once.get(where, difference))
         cause = self.stored_once.get(where)
+        topic, index = where
+        if topic in self.other_counts and index >= self.correspondence.counts[topic][1]:
+            cause = self.other_counts[topic]
         if cause is None or difference.kind != MISSING:
             return difference
         return dataclasses.replace(difference, rule="consequence", cause=cause)

@@ -114,6 +114,12 @@ def end_offset(records: bytes | bytearray | memoryview) -> int | None:
     return end
 
 
+def whole(records: bytes | None) -> bytes:
+    """The records without a batch or message that is cut off at their end. Raises BadRecordsError."""
+    records = records or b""
+    return records[: max((at + size for at, size, _, _ in _whole(records)), default=0)]
+
+
 def fetched(records: bytes | None) -> list[tuple[int, int, Batch | None]]:
     """List (first offset, offset after the last, batch) of each batch that a reader got, and of each run of old
     messages.

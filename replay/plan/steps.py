@@ -71,6 +71,8 @@ RULES: Final[dict[str, str]] = {
     " or the target has no sessions",
     "transaction_v1": "partitions were added to the transaction first, as the target demands (KIP-890)",
     "producer_asked": "a producer id was asked for, because the capture does not show how it came",
+    "read_on": "the last fetch of a connection went on until it had what the captured one had, where the target had cut"
+    " its answer elsewhere",
     "records_awaited": "fetched again until there are records, as there were in the capture",
     "position_asked": "its reader's place is as far from the log's end as in the capture, which has no other hint",
     "session_remade": "the fetch session was made again (70, 71; of a share group 122, 123, 133)",

@@ -165,7 +165,7 @@ class Fetches:
         of range.)
         """
         requested = asked_offsets(step.body)
-        for where, partition in self._places(step, body).items():
+        for where, partition in self.places(step, body).items():
             if where in ends:
                 captured, replayed = self._offsets.guess(where, ends[where])
                 known = self._offsets.map_of(where)
@@ -176,7 +176,7 @@ class Fetches:
                 partition["fetchOffset"] = known.start(at)
         self.again(step, body, "session_remade", None, None)
 
-    def _places(self, step: Step, body: Body) -> dict[Partition, Body]:
+    def places(self, step: Step, body: Body) -> dict[Partition, Body]:
         """The partitions that a fetch reads, by captured name, and its session if it is in one."""
         session = self._session(step)
         places = dict(session.partitions) if session is not None else {}
@@ -194,7 +194,7 @@ class Fetches:
             for partition in topic["partitions"]
             if partition.get("records")
         ]
-        places = self._places(step, sent)
+        places = self.places(step, sent)
         return bool(had) and all(
             where in places and self._offsets.lie_before(where, records, places[where]["fetchOffset"])
             for where, records in had

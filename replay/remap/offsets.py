@@ -90,6 +90,13 @@ class OffsetMap:
         base, there, count = self.produced[at - 1] if at else (0, 0, 0)
         return there + captured - base if captured < base + count else None
 
+    def last_before(self, captured: int) -> int | None:
+        """The highest offset on the target of the records that were produced there and lie before this offset in the
+        capture; None if there are none."""
+        at = bisect.bisect_right(self.produced, (captured - 1, 1 << 62, 0))
+        before = self.produced[:at] if self.mixed else self.produced[max(at - 1, 0) : at]
+        return max((there + min(captured - base, count) - 1 for base, there, count in before), default=None)
+
     def replayed(self, captured: int) -> int:
         """The offset on the target; special values (negative) stay."""
         if captured < 0:
@@ -172,6 +179,26 @@ class Offsets:
         # From the last on, which is the first that a reader lacks.
         ends = (known.stored(end - 1) for _, end, _ in reversed(data_batches))
         return all(end is not None and end < offset for end in ends)
+
+    def unread(
+        self, reader: tuple[str, str, int], asked: tuple[int | None, int | None], was: Body | None, now: Body | None
+    ) -> int | None:
+        """Where a reader goes on after an answer that ended before what the captured reader had by then, and the target
+        has stored; None if it has all of it, or nothing says so.
+
+        `reader`: connection, topic and partition; `asked`: the captured offset and the target's that a fetch asked for,
+        if it named the partition; `was`, `now`: the captured answer about it, and the target's.
+        """
+        known = None if self.mode == AS_IS else self._maps.get(reader[1:])
+        before = self._positions.get(reader, (None, None))
+        there, here = (
+            read_until(part, place if offset is None else offset)
+            for part, place, offset in zip((was, now), before, asked)
+        )
+        if known is None or there is None or here is None:
+            return None
+        last = known.last_before(there)
+        return here if last is not None and here <= last else None
 
     def read_from(self, connection: str, where: Partition, captured: int) -> int:
         """Where a reader goes on that asked for this offset in the capture."""
@@ -273,8 +300,8 @@ class Offsets:
         for where in (before.keys() | now.keys()) if captured is not None else ():
             reader = step.request.connection, *where
             was = self._positions.get(reader, (None, None))
-            there = _end(before.get(where), asked_there.get(where, was[0]))
-            here = _end(now.get(where), asked_here.get(where, was[1]))
+            there = read_until(before.get(where), asked_there.get(where, was[0]))
+            here = read_until(now.get(where), asked_here.get(where, was[1]))
             if there is None or here is None:
                 self._positions.pop(reader, None)
             else:
@@ -298,7 +325,7 @@ def asked_offsets(fetch: Body) -> dict[Partition, int]:
     }
 
 
-def _end(partition: Body | None, requested: int | None) -> int | None:
+def read_until(partition: Body | None, requested: int | None) -> int | None:
     """The offset after the records of a fetched partition; without records the offset that was asked for. None if the
     bytes are not records, or nothing says it."""
     try:

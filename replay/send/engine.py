@@ -241,6 +241,11 @@ class Engine:
             state.more.ring()
         self._has_ended()
 
+    @property
+    def is_planned(self) -> bool:
+        """Whether all steps are there."""
+        return self._no_more
+
     def begin_now(self) -> None:
         """Begin the schedule now: the first steps are there."""
         self.timetable.begin_at(time.time_ns(), self._loop.time())

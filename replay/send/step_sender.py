@@ -20,11 +20,11 @@ from kwire.analyzer.protocol.encoding import EncodeError, encode_request, encode
 from kwire.analyzer.protocol.tree import Body
 from kwire.captures.errors import message_of
 from kwire.replay.outcome import Outcome
-from kwire.replay.plan import apis, convert, produce_requests
+from kwire.replay.plan import apis, batches, convert, produce_requests
 from kwire.replay.plan.steps import Step
 from kwire.replay.plan.topic_partitions import merged, name_answer, without_names
 from kwire.replay.plan.values import NO_COORDINATOR
-from kwire.replay.remap import retry, share_sessions
+from kwire.replay.remap import retry, share_sessions, unread
 from kwire.replay.remap.groups import moves
 from kwire.replay.remap.remap import Remap
 from kwire.replay.remap.topology import Topology
@@ -78,6 +78,10 @@ class SenderRun(Protocol):
     keep_alive: KeepAlive
     watch: Watch
     states: dict[int, SessionState]
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether all steps are there."""
 
     @property
     def most_unsent(self) -> int:
@@ -332,6 +336,8 @@ class StepSender:
                 async with state.again:
                     await self._preparation.again(job, decision.rule, captured, replayed)
                     await self._send_parts(state, job)
+            if step.request.api_key == api_keys.FETCH and captured is not None and replayed is not None:
+                replayed = await self._read_on(state, job, captured, replayed)
             self._conclude(job, captured, replayed, good_answers)
             if replayed is not None:
                 with contextlib.suppress(LinkError):  # the next step finds out
@@ -348,6 +354,47 @@ class StepSender:
             outcome.reason = f"{type(failure).__name__}: {failure}"
         finally:
             self._run.finish(step, outcome)
+
+    async def _read_on(self, state: SessionState, job: Job, captured: Body, replayed: Body) -> Body:
+        """Read on, for a time, where a reader's last fetch ended before the captured one; return all that it read.
+
+        What is recorded as sent, and when, stays that of its own fetch.
+        """
+        if retry.codes(replayed) or not self._is_last_fetch(state, job.step):
+            return replayed
+        step, outcome, remap = job.step, job.outcome, self._remap
+        own = job.body, outcome.request, outcome.sent_ns, outcome.answered_ns, outcome.targets
+        until, pause = self._loop.time() + self._settings.limits.records, self._settings.limits.first_pause
+        with contextlib.suppress(LinkError, SkippedError, batches.BadRecordsError):
+            while self._loop.time() < until:
+                rest = unread.unread(step, own[0], captured, replayed, remap.fetches, remap.offsets, remap.topics)
+                if not rest:
+                    break
+                self._apply(outcome, "read_on")
+                job.body = unread.request(step, own[0], rest, remap.fetches)
+                remap.topics.address(api_keys.FETCH, job.body)
+                async with state.again:
+                    await self._send_parts(state, job)
+                more = await self._answer(job)
+                outcome.answer = outcome.reason = None
+                if more is None or retry.codes(more):
+                    break
+                if not retry.has_records(more):
+                    await asyncio.sleep(pause)
+                    pause = min(pause * 2, self._settings.limits.longest_pause)
+                replayed = unread.joined(replayed, more)
+        job.body, outcome.request, outcome.sent_ns, outcome.answered_ns, outcome.targets = own
+        return replayed
+
+    def _is_last_fetch(self, state: SessionState, step: Step) -> bool:
+        """Whether no fetch of the session comes after this one."""
+        if not (state.over or self._run.is_planned):
+            return False
+        others = (*(job.step for job in state.jobs.values()), *([state.next] if state.next is not None else []))
+        return not any(
+            other.request.api_key == api_keys.FETCH and other.number > step.number
+            for other in itertools.chain(others, state.steps)
+        )
 
     def _apply(self, outcome: Outcome, *rules: str) -> None:
         outcome.retries += rules

@@ -75,7 +75,9 @@ class Shop:
     Fetch list aborted transactions? `refuses`: each so many-th batch gets this error first; `throttles`: for so many ms
     all answers to Produce say that a quota holds the client back; `empty`: it has no topics at first; `earlier_ms`:
     so much readers get records' times too low; `watermark_behind`: so much the high watermark in answers is;
-    `strange_beat`: the number of a heartbeat (from 1) that is answered as if the member were unknown."""
+    `strange_beat`: the number of a heartbeat (from 1) that is answered as if the member were unknown;
+    `most_batches`: a reader gets so many of a partition at once; `unlisted`: so many partitions of orders Metadata
+    does not list."""
 
     host: str = "target"
     cluster: str = "shop-2"
@@ -108,6 +110,8 @@ class Shop:
     earlier_ms: int = 0
     watermark_behind: int = 0
     strange_beat: int = 0
+    most_batches: int = 0
+    unlisted: int = 0
     beats: int = 0
     met: int = 0
     ended: int = 0
@@ -154,6 +158,8 @@ class Shop:
         counts: dict[str, int] = {}
         for name, _ in self.logs:
             counts[name] = counts.get(name, 0) + 1
+        if self.unlisted and ORDERS in counts:
+            counts[ORDERS] -= self.unlisted
         names = [topic["name"] for topic in body["topics"]] if body["topics"] is not None else list(counts)
         part = {"errorCode": 0, "leaderId": 1, "leaderEpoch": 0, "replicaNodes": [1], "isrNodes": [1]}
         topics = [
@@ -324,6 +330,7 @@ class Shop:
         batches_read = [each for each in log.log if each[1] > at and each[2] != self.hidden] if not code else []
         if committed:
             batches_read = [each for each in batches_read if each[0] < stable]
+        batches_read = batches_read[: self.most_batches or None]
         records = b"".join(_earlier(data, self.earlier_ms) for _, _, data in batches_read)
         aborted = [
             {"producerId": producer, "firstOffset": first}

@@ -69,6 +69,10 @@ BROKEN: dict[str, tuple[Shop, dict[str, Any], str]] = {
         Shop(partitions=1), {"partial": True},
         "1 unexpected difference: Metadata v9 another number of partitions 1 (orders); 3 more follow from it",
     ),
+    "a partition that is there, and is not listed": (
+        Shop(unlisted=1, empty=True), {"partial": True, "seed_topics": True},
+        "1 unexpected difference: Metadata v9 another number of partitions 1 (orders); 1 more follows from it",
+    ),
     "retention": (
         Shop(deletes=True), {},
         "3 unexpected differences: Produce v8 acknowledged records missing (orders/0)",
@@ -295,6 +299,16 @@ def test_a_topic_that_is_missing_is_told_before_anything_is_sent(tmp_path: Path)
     settings = Settings(speed=None, limits=Limits(errors=0.1))
     run = replayed_at(shop, tmp_path / "run", missing_topics_ok=True, settings=settings)
     assert "UNKNOWN_TOPIC_OR_PARTITION (3)" in first_line(compare(pairs.from_run(run)))
+
+
+@pytest.mark.parametrize("most", [1, 7])
+def test_a_target_that_gives_readers_less_at_once_is_the_same(most: int, healthy: Path, tmp_path: Path) -> None:
+    """The last fetch of a connection reads on until it has what the captured one had."""
+    out = replayed_at(Shop(most_batches=most), tmp_path / "run", aborting=True)
+    comparison = compare(pairs.from_run(out))
+    assert first_line(comparison) == "same"
+    assert [difference.kind for difference in comparison.differences] == []
+    assert_the_same(pairs.from_run(out))
 
 
 def test_runs_with_other_names_are_compared_as_captured(healthy: Path, tmp_path: Path) -> None:
