@@ -14,39 +14,41 @@ from kwire.analyzer.protocol.tree import Body
 from kwire.replay.plan import batches
 from kwire.replay.plan.steps import Step
 from kwire.replay.plan.topic_partitions import NAME, Partition, answered, merged
-from kwire.replay.remap.fetches import Fetches
-from kwire.replay.remap.offsets import Offsets, asked_offsets
-from kwire.replay.remap.topics import Topics
+from kwire.replay.remap.offsets import asked_offsets
+from kwire.replay.remap.remap import Remap
 
 
-def unread(
-    step: Step, sent: Body, captured: Body, replayed: Body, fetches: Fetches, offsets: Offsets, topics: Topics
-) -> dict[Partition, int]:
+def unread(step: Step, sent: Body, captured: Body, replayed: Body, remap: Remap) -> dict[Partition, int]:
     """Where to go on, by captured partition: the captured reader had records by then that the target has stored, and
     this one has not read them."""
     before = answered(api_keys.FETCH, captured)
-    now = {(topics.captured(name), number): part for (name, number), part in answered(api_keys.FETCH, replayed).items()}
+    now = {
+        (remap.topics.captured(name), number): part
+        for (name, number), part in answered(api_keys.FETCH, replayed).items()
+    }
     asked_there, asked_here = asked_offsets(step.body), asked_offsets(sent)
     rest = {}
-    for where in fetches.places(step, sent):
+    for where in remap.fetches.places(step, sent):
         both = before.get(where), now.get(where)
         if any(part is not None and part["errorCode"] for part in both):
             continue
         asked = asked_there.get(where), asked_here.get(where)
-        at = offsets.unread((step.request.connection, *where), asked, *both)
+        at = remap.offsets.unread((step.request.connection, *where), asked, *both)
         if at is not None:
             rest[where] = at
     return rest
 
 
-def request(step: Step, sent: Body, rest: dict[Partition, int], fetches: Fetches) -> Body:
-    """A fetch of the rest, outside sessions; its topics have their captured names (`Topics.address`)."""
-    places = fetches.places(step, sent)
+def request(step: Step, sent: Body, rest: dict[Partition, int], remap: Remap) -> Body:
+    """A fetch of the rest, outside sessions."""
+    places = remap.fetches.places(step, sent)
     named: dict[str, Body] = {}
     for (name, number), offset in rest.items():
         topic = named.setdefault(name, {NAME: name, "topic": name, "topicId": ZERO_UUID, "partitions": []})
         topic["partitions"].append({**places[name, number], "fetchOffset": offset})
-    return {**sent, "sessionId": 0, "sessionEpoch": -1, "topics": list(named.values()), "forgottenTopicsData": []}
+    body = {**sent, "sessionId": 0, "sessionEpoch": -1, "topics": list(named.values()), "forgottenTopicsData": []}
+    remap.topics.address(api_keys.FETCH, body)
+    return body
 
 
 def joined(first: Body, more: Body) -> Body:

@@ -366,23 +366,25 @@ class StepSender:
         own = job.body, outcome.request, outcome.sent_ns, outcome.answered_ns, outcome.targets
         until, pause = self._loop.time() + self._settings.limits.records, self._settings.limits.first_pause
         with contextlib.suppress(LinkError, SkippedError, batches.BadRecordsError):
-            while self._loop.time() < until:
-                rest = unread.unread(step, own[0], captured, replayed, remap.fetches, remap.offsets, remap.topics)
-                if not rest:
-                    break
+            rest = unread.unread(step, own[0], captured, replayed, remap)
+            while rest and self._loop.time() < until:
                 self._apply(outcome, "read_on")
-                job.body = unread.request(step, own[0], rest, remap.fetches)
-                remap.topics.address(api_keys.FETCH, job.body)
+                job.body = unread.request(step, own[0], rest, remap)
                 async with state.again:
                     await self._send_parts(state, job)
                 more = await self._answer(job)
                 outcome.answer = outcome.reason = None
                 if more is None or retry.codes(more):
                     break
-                if not retry.has_records(more):
+                both = unread.joined(replayed, more)
+                left = unread.unread(step, own[0], captured, both, remap)
+                if left != rest:
+                    replayed, rest = both, left
+                elif retry.has_records(more):
+                    break
+                else:
                     await asyncio.sleep(pause)
                     pause = min(pause * 2, self._settings.limits.longest_pause)
-                replayed = unread.joined(replayed, more)
         job.body, outcome.request, outcome.sent_ns, outcome.answered_ns, outcome.targets = own
         return replayed
 

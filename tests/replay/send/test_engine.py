@@ -299,7 +299,7 @@ def test_a_fetch_waits_for_the_records_that_another_connection_produced() -> Non
     consumer.add(0.1, api_keys.FETCH, 4, _fetch(0), _fetched(records), took=0.6)  # sent before, answered after
     target = Target()
     target.on(api_keys.PRODUCE, produced_answer(50), delay=0.3)
-    target.on(api_keys.FETCH, _fetched(records))
+    target.on(api_keys.FETCH, _fetched(_at(50, records)))
 
     replayed([producer, consumer], target, topics={"orders": 1})
 
