@@ -270,7 +270,7 @@ class Offsets:
             "target": pa.nulls(len(error), pa.string()),
         }
         table = pa.Table.from_arrays([columns[column.name] for column in tables.OFFSETS], list(columns))
-        return table.cast(tables.schema("offsets"))
+        return tables.cast(table, tables.schema("offsets"))
 
     def _counting(
         self, commits: Columns, topic: np.ndarray

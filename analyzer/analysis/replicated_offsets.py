@@ -186,7 +186,7 @@ class Replicated:
             "target": nobody,
         }
         table = pa.Table.from_arrays([columns[column.name] for column in tables.OFFSETS], list(columns))
-        return table.cast(tables.schema("offsets")), noted
+        return tables.cast(table, tables.schema("offsets")), noted
 
 
 def _before(noted: Columns) -> np.ndarray:

@@ -298,7 +298,6 @@ def show(options: ShowOptions) -> int:
         with _output(options) as out:
             return log_lines.show(options, out)
     from kwire.analyzer import api
-    from kwire.analyzer.cli import count_by
     from kwire.analyzer.cli.details import WITH_BODIES
     from kwire.analyzer.payloads.options import PayloadOptions
     from kwire.analyzer.pipeline.read_options import ReadOptions
@@ -309,6 +308,8 @@ def show(options: ShowOptions) -> int:
     sort = _sort(options.sort)
     notes: list[str] = []
     if counted:
+        from kwire.analyzer.cli import count_by  # which loads PyArrow's functions
+
         counts = count_by.counted(options, counted, notes)
         with _output(options) as out:
             out.write(count_by.lines(counts, counted, options.limit))

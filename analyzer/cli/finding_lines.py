@@ -14,7 +14,6 @@ import dataclasses
 import difflib
 import os
 import sys
-import tempfile
 import tomllib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -105,7 +104,7 @@ def _happened(datasets: list[StoredDataset], shown: list[dict[str, Any]], option
     trouble = any(row["severity"] != "note" for row in shown)
     if options.only or options.ignore or trouble:
         return []
-    if sum(dataset.exchanges.count_rows() for dataset in datasets) > HAPPENED_ROWS:
+    if sum(dataset.row_counts().get("exchanges", 0) for dataset in datasets) > HAPPENED_ROWS:
         return ["kwire story tells what happened."]
     highlights = loaded("kwire.analyzer.story.command:highlights")  # stands above this package
     lines = [line for dataset in datasets for line in highlights(dataset, HAPPENED)]
@@ -255,6 +254,8 @@ def _datasets(options: FindingsOptions, stack: contextlib.ExitStack) -> Iterator
             )
     yield from opened
     if captures:
+        import tempfile
+
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="kwire-findings-"))
         path = os.path.join(folder, "dataset")
         if options.look_for:  # also in what no schema is needed for

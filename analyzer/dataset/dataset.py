@@ -10,7 +10,6 @@ its manifest says, that is told.
 from __future__ import annotations
 
 import contextlib
-import html
 import json
 import os
 import shutil
@@ -106,13 +105,13 @@ class StoredDataset:
         return sorted({*object.__dir__(self), *tables.TABLES})
 
     def __repr__(self) -> str:
-        return _about(f"<kwire.StoredDataset {str(self.path)!r}", self.captures, self._rows()) + ">"
+        return _about(f"<kwire.StoredDataset {str(self.path)!r}", self.captures, self.row_counts()) + ">"
 
     def _repr_html_(self) -> str:
-        return _about_html(f"Dataset {self.path}", self.captures, self._rows())
+        return _about_html(f"Dataset {self.path}", self.captures, self.row_counts())
 
-    def _rows(self) -> dict[str, int]:
-        """Rows of each table that has a file."""
+    def row_counts(self) -> dict[str, int]:
+        """Count the rows of each table that has a file, by the manifest."""
         rows: dict[str, int] = {}
         for entry in self.manifest["files"]:
             rows[entry["table"]] = rows.get(entry["table"], 0) + entry["rows"]
@@ -144,6 +143,8 @@ def _about(head: str, captures: Sequence[Mapping[str, Any]], rows: Mapping[str, 
 
 def _about_html(title: str, captures: Sequence[Mapping[str, Any]], rows: Mapping[str, int]) -> str:
     """A table of tables for a notebook, with the number of rows of each."""
+    import html
+
     names = ", ".join(html.escape(printable(str(capture["name"]))) for capture in captures[:NAMED_CAPTURES])
     body = "".join(
         f"<tr><td>{name}</td><td style='text-align:right'>{number:,}</td>"
@@ -491,7 +492,6 @@ class Writer:
 def concatenated(name: str, parts: Iterable[pa.Table]) -> pa.Table:
     """Tables of one kind as one, with the contract's plain types."""
     schema = tables.schema(name)
-    # A cast loads all of PyArrow's functions, which takes longer than a small capture.
-    plain = [part if part.schema.equals(schema) else part.cast(schema) for part in parts]
+    plain = [part if part.schema.equals(schema) else tables.cast(part, schema) for part in parts]
     whole = pa.concat_tables(plain) if plain else schema.empty_table()
     return pa.Table.from_batches(whole.to_batches(), schema=tables.described(name))  # `from_arrays` loads pandas

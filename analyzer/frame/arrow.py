@@ -28,9 +28,9 @@ def plain(table: pa.Table, name: str, columns: Collection[str] | None = None) ->
     """Cast a table to the plain types of the contract; `columns`: some of them, None: all."""
     schema = tables.schema(name)
     if columns is None:
-        return table.cast(schema)
+        return tables.cast(table, schema)
     schema = pa.schema([field for field in schema if field.name in columns])
-    return table.select(schema.names).cast(schema)
+    return tables.cast(table.select(schema.names), schema)
 
 
 def as_array(values: pa.Array | pa.ChunkedArray) -> pa.Array:

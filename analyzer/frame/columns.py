@@ -14,12 +14,9 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from kwire.analyzer.dataset import tables
 from kwire.analyzer.frame import arrow, spill
 from kwire.analyzer.frame.frame import NULL
-
-FEW_ROWS: Final = 1_000
-"""Rows up to which texts are numbered one by one."""
-
 
 _MANY_UNUSED: Final = 8
 """Where not even one in so many texts of a dictionary is used, those that are used are looked at one by one."""
@@ -158,7 +155,9 @@ def _greatest(chunk: pa.Array) -> int:
 
 def encode(chunk: pa.Array, known: dict[str, int]) -> np.ndarray:
     """int32[n]: the code of each text, -1 where null; new texts get the next code in `known`."""
-    if len(chunk) <= FEW_ROWS and not pa.types.is_dictionary(chunk.type):  # PyArrow's functions take time to load
+    if len(chunk) <= tables.FEW_ROWS and not pa.types.is_dictionary(
+        chunk.type
+    ):  # PyArrow's functions take time to load
         texts = chunk.to_pylist()
         return np.array([-1 if text is None else known.setdefault(text, len(known)) for text in texts], np.int32)
     if pa.types.is_null(chunk.type):
