@@ -163,7 +163,8 @@ def _producer_at(capture: CaptureFrame, where: tuple[str, int], offset: int) -> 
     "(partition-stuck); brokers among themselves.",
     advice="Look for a record that the application does not get past (a seek back after an error), or a client that "
     "drops what it fetched: pausing and resuming with every poll, an answer that it cannot decode.",
-    evidence="fetch-same-offset-again; forged: eight answers with the same records, and seven; a commit in between",
+    evidence="fetch-same-offset-again; forged: eight answers with the same records, and seven; a commit in between; a "
+    "fetch session of kafka-python whose requests were answered with other partitions",
     times=8,
     window_s=60,
     by_clock=True,
@@ -207,7 +208,10 @@ def _repeated_at(capture: CaptureFrame, rows: np.ndarray, records: np.ndarray, a
     read = reads(capture)
     requested = _requested(read, rows)
     many = np.maximum(records[read.part[rows]], 0)
-    for same in sorted(split(rows, requested, read.size[rows], many, least=at.times), key=len, reverse=True):
+    # In a session an offset is also said in requests that are answered with other partitions: the end tells as well.
+    end, lag = read.end[rows], read.lag[rows]
+    after = np.where((end != NULL) & (lag != NULL), end - lag, requested)
+    for same in sorted(split(rows, requested, after, read.size[rows], many, least=at.times), key=len, reverse=True):
         offset = int(requested[np.searchsorted(rows, same[0])])
         amount = int(records[read.part[same[0]]])
         if offset == NULL or amount <= 0:

@@ -82,6 +82,14 @@ def rewinds(traffic: Traffic, wrong: bool) -> None:
         traffic.rows["partitions"][-1]["record_count"] = 3
 
 
+@case("fetch-repeats", "not where a session goes on, and its requests are answered with other partitions")
+def goes_on_in_a_session(traffic: Traffic, wrong: bool) -> None:
+    for number in range(12):
+        read = 0 if wrong else number
+        fetch(traffic, number, 100, 200 + read, got=300, lag=97)
+        traffic.rows["partitions"][-1] |= {"record_count": 3, **({"offset": None} if number else {})}
+
+
 def bounces(traffic: Traffic, times: int, **more: Any) -> None:
     traffic.link(1, **OTHER)
     for number in range(times):
