@@ -68,7 +68,7 @@ nightly: test-all fuzz
 	$(BIN)/python -m tests.replay.sweep
 	$(BIN)/python -m tests.replay.healthy
 	@echo "== incidents made with real brokers: does the first screen name the cause?"
-	$(BIN)/python -m tests.incidents
+	$(BIN)/python -m tests.incidents --minutes 10
 
 lint: $(VENV)/installed
 	@echo "== ruff: style, likely mistakes and formatting; codespell: spelling"

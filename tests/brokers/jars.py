@@ -6,11 +6,13 @@ set up with. Rule: a folder without its `.ok` mark is not used; two test runs at
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -87,13 +89,20 @@ def fetch_more(version: str, artifact: str) -> Path:
 
 def _fetch(version: str, name: str, artifacts: tuple[str, ...]) -> Path:
     folder = cache_folder() / f"{name}-{version}"
+    with fetching(folder) as missing:
+        if missing:
+            _copy_jars(version, folder, artifacts)
+    return folder / "lib"
+
+
+@contextlib.contextmanager
+def fetching(folder: Path) -> Iterator[bool]:
+    """Whether a folder of the cache has yet to be filled, by this process alone; it counts as filled afterwards."""
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / ".ok").exists():
-            _copy_jars(version, folder, artifacts)
-            (folder / ".ok").touch()
-    return folder / "lib"
+        yield not (folder / ".ok").exists()
+        (folder / ".ok").touch()
 
 
 def _copy_jars(version: str, folder: Path, artifacts: tuple[str, ...]) -> None:

@@ -13,8 +13,8 @@ import traceback
 from pathlib import Path
 
 from tests.brokers import jars
-from tests.incidents import all_incidents, network
-from tests.incidents.lab import Clusters, judge
+from tests.incidents import all_incidents, network, packages
+from tests.incidents.lab import Clusters, Lab, judge
 
 
 def main() -> int:
@@ -23,6 +23,9 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="(default: all)")
     parser.add_argument("--list", action="store_true", help="names and causes")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="leave the captures there")
+    parser.add_argument(
+        "--minutes", type=float, default=Lab.minutes, help="a healthy hour lasts so long (default: %(default)s)"
+    )
     options = parser.parse_args()
     if options.list:
         for incident in incidents.values():
@@ -34,6 +37,7 @@ def main() -> int:
     for artifact in ("connect-file", "kafka-streams"):
         jars.fetch_more(jars.NEWEST, artifact)
     jars.fetch(jars.NEWEST)
+    packages.fetch(packages.KAFKA_PYTHON)
     network.isolate()
     bad = 0
     with tempfile.TemporaryDirectory(prefix="kwire-incidents-") as folder:
@@ -43,7 +47,8 @@ def main() -> int:
         try:
             for name in options.names or incidents:
                 try:
-                    verdict = judge(incidents[name], clusters.get(incidents[name].spec), captures)
+                    cluster = clusters.get(incidents[name].spec)
+                    verdict = judge(incidents[name], cluster, captures, options.minutes)
                 except Exception:
                     traceback.print_exc()
                     bad += 1

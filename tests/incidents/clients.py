@@ -16,6 +16,8 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Producer
 
+from tests.incidents import packages
+
 _stopped: list[int] = []
 """Signals to end that came."""
 
@@ -160,7 +162,30 @@ def aio_read(config: dict[str, Any], topics: list[str]) -> None:
     asyncio.run(main())
 
 
-PROGRAMS = {program.__name__: program for program in (write, transact, read, administrate, aio_write, aio_read)}
+def pure_write(config: dict[str, Any], topic: str, rate: float = 20) -> None:
+    """`write` with kafka-python."""
+    kafka = packages.load(packages.KAFKA_PYTHON)
+    producer, number = kafka.KafkaProducer(**config), 0
+    while not _stopped:
+        producer.send(topic, b"value %d" % number, b"%d" % number)
+        number += 1
+        time.sleep(1 / rate)
+    producer.close(5)
+
+
+def pure_read(config: dict[str, Any], topics: list[str]) -> None:
+    """`read` with kafka-python."""
+    kafka = packages.load(packages.KAFKA_PYTHON)
+    consumer = kafka.KafkaConsumer(*topics, auto_offset_reset="earliest", **config)
+    while not _stopped:
+        consumer.poll(200)
+    consumer.close()
+
+
+PROGRAMS = {
+    program.__name__: program
+    for program in (write, transact, read, administrate, aio_write, aio_read, pure_write, pure_read)
+}
 
 if __name__ == "__main__":
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -12,7 +12,7 @@ CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 
 @incident(Truth(None, hidden="nothing is wrong", notes=5))
 def healthy_hour(lab: Lab) -> None:
-    """Nothing: librdkafka, aiokafka and Java clients, three groups, transactions; each client is deployed once."""
+    """Nothing: clients of four libraries, three groups, transactions; each client is deployed once."""
     orders, payments = lab.topic("orders", 6), lab.topic("payments", 3)
     group = f"billing-{lab.name}"
     linger = {"linger.ms": 50, "compression.type": "lz4", "acks": "all"}
@@ -36,21 +36,32 @@ def healthy_hour(lab: Lab) -> None:
         config = {"group_id": f"mail-{lab.name}"}
         return lab.start("aio_read", "mailer", topics=[orders], config=config)
 
+    def pure_writer() -> Client:
+        config = {"acks": "all", "linger_ms": 50, "compression_type": "gzip"}
+        return lab.start("pure_write", "shop-pure", topic=orders, config=config)
+
+    def pure_reader() -> Client:
+        config = {"group_id": f"mail-{lab.name}"}
+        return lab.start("pure_read", "mailer-pure", topics=[orders], config=config)
+
     starts: list[Callable[[], Client]] = [
         lambda: lab.write("shop", orders, rate=50, config=linger),
         aio_writer,
+        pure_writer,
         java_writer,
         lambda: lab.start("transact", "bank", topic=payments, pause=1, config=bank),
         lambda: lab.read("billing-0", "billing", orders),
         java_reader,
         aio_reader,
+        pure_reader,
         lambda: lab.read("ledger", "ledger", payments, config={"group.protocol": "consumer", **committed}),
     ]
+    seconds = 60 * lab.minutes
     with lab.capture():
         running = [start() for start in starts]
-        sleep(40)
+        sleep(0.3 * seconds)
         for number, start in enumerate(starts):  # a deployment, one after the other
             running[number].stop()
             running[number] = start()
-            sleep(6)
-        sleep(30)
+            sleep(0.5 * seconds / len(starts))
+        sleep(0.2 * seconds)

@@ -123,10 +123,12 @@ class Client:
 
 @dataclass
 class Lab:
-    """A cluster, the clients that were started at it, and a capture. `name`: prefix that makes names unique."""
+    """A cluster, the clients that were started at it, and a capture. `minutes`: how long a healthy hour lasts; `name`:
+    prefix that makes names unique."""
 
     cluster: Cluster
     capture_path: Path
+    minutes: float = 2
     name: str = field(default_factory=lambda: uuid.uuid4().hex[:4])
     clients: list[Client] = field(default_factory=list)
     operator: Any = None
@@ -164,7 +166,7 @@ class Lab:
     def start(self, program: str, client_id: str, *, before: tuple[str, ...] = (), **arguments: Any) -> Client:
         """Start one of `clients.PROGRAMS`; `config` is added to its own; `before`: words before the command."""
         config = {"bootstrap.servers": self.bootstrap, "client.id": client_id, "log_level": 0}
-        if program.startswith("aio"):
+        if program.startswith(("aio", "pure")):
             config = {"bootstrap_servers": self.bootstrap, "client_id": client_id}
         arguments["config"] = config | arguments.get("config", {})
         return self.run([*before, sys.executable, "-m", "tests.incidents.clients", program, json.dumps(arguments)])
@@ -226,11 +228,12 @@ class Lab:
         ]
         bpf = " or ".join(f"tcp port {port}" for port in [*every, *ports])
         record = ("record", "-i", interface, "-f", bpf, "-o", self.capture_path)
-        with capturing(*record, before=before) as recording:
+        with capturing(*record, before=before, seconds=60 * self.minutes + 300) as recording:
             yield
             self.end_clients()
             time.sleep(0.2)
-            recording.end()
+            if recording.end() < 0:  # killed
+                raise RuntimeError("".join(recording.stderr_lines))
 
     def end_clients(self) -> None:
         """End all clients in order, at once."""
@@ -314,11 +317,11 @@ def findings_of(capture: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def judge(incident: Incident, cluster: Cluster, folder: Path) -> Verdict:
+def judge(incident: Incident, cluster: Cluster, folder: Path, minutes: float = Lab.minutes) -> Verdict:
     """Let an incident happen and look at its capture; nodes that it left dead are started again."""
     folder.mkdir(parents=True, exist_ok=True)
     capture = folder / f"{incident.name}.pcap"
-    lab = Lab(cluster, capture)
+    lab = Lab(cluster, capture, minutes)
     try:
         incident.happen(lab)
     finally:

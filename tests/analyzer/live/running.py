@@ -56,10 +56,12 @@ def running(
     folder: Path | None = None,
     stdout: int | None = subprocess.DEVNULL,
     before: Sequence[str] = (),
+    seconds: float = SECONDS,
 ) -> Iterator[Running]:
     """Run a command with default signal handlers, as from a terminal, and kill it at the end if it still runs.
 
-    `before`: words before the command, of a program that becomes it (`ip netns exec NAME`).
+    `before`: words before the command, of a program that becomes it (`ip netns exec NAME`); `seconds`: after so many
+    it is killed.
     Tests may themselves run under nohup, and a process inherits ignored signals."""
     process = subprocess.Popen(
         [*before, *KWIRE, *map(str, arguments)],
@@ -70,7 +72,7 @@ def running(
         stderr=subprocess.PIPE,
         preexec_fn=_as_from_a_terminal,
     )
-    bound = threading.Timer(SECONDS, process.kill)
+    bound = threading.Timer(seconds, process.kill)
     bound.start()
     try:
         yield Running(process)
@@ -90,9 +92,10 @@ def capturing(
     folder: Path | None = None,
     stdout: int | None = subprocess.DEVNULL,
     before: Sequence[str] = (),
+    seconds: float = SECONDS,
 ) -> Iterator[Running]:
     """Run a command like `running`, and wait until it captures."""
-    with running(*arguments, folder=folder, stdout=stdout, before=before) as begun:
+    with running(*arguments, folder=folder, stdout=stdout, before=before, seconds=seconds) as begun:
         begun.wait_for("capturing on")
         yield begun
 
