@@ -41,12 +41,14 @@ from kwire.reports.view import (
     timeline,
 )
 from kwire.reports.view.exchange_pairs import ExchangePairs
+from kwire.reports.view.filter_values import quoted
 from kwire.reports.view.messages import Messages
 from kwire.reports.view.notes import Notes
 from kwire.reports.view.record_list import RecordList
 from kwire.reports.view.source_captures import SIDES
 from kwire.reports.view.sql_questions import SqlQuestions
 from kwire.reports.view.tables import BadRequestError, Key, Tables, format_key, parse_key
+from kwire.reports.view.tcp_events import EventReader
 
 Query = Mapping[str, str]
 
@@ -84,6 +86,7 @@ class DataView:
     pairs    exchanges that were recorded twice, if there are any
     records  the records in the messages
     questions  questions in SQL about the dataset
+    tcp      events of TCP, read from the captures when they are asked for
     """
 
     tables: Tables
@@ -96,12 +99,16 @@ class DataView:
     pairs: ExchangePairs | None = None
     records: RecordList = None  # type: ignore[assignment]
     questions: SqlQuestions = None  # type: ignore[assignment]
+    tcp: EventReader = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         if self.records is None:
             object.__setattr__(self, "records", RecordList(self.tables, self.messages))
         if self.questions is None:
             object.__setattr__(self, "questions", SqlQuestions(self.tables.dataset.path, not self.growing))
+        if self.tcp is None:
+            connections = partial(self.tables.other, "connections")
+            object.__setattr__(self, "tcp", EventReader(connections, self.messages.captures))
 
 
 def answer_call(view: DataView, what: str, query: Query) -> Answer:
@@ -409,6 +416,28 @@ def tracks(view: DataView, query: Query) -> Any:
     return _safe(timeline.timeline(view.tables, query.get("filter", ""), by, width, first, last))
 
 
+def tcp(view: DataView, query: Query) -> Any:
+    """Count events of TCP by the intervals of a timeline, of the connections that the chosen exchanges have."""
+    begin, step, shown = (_number(query, name, 1) for name in ("first", "step", "columns"))
+    selection = view.tables.chosen(query.get("filter", ""))
+    events = None if view.growing else view.tcp.read()
+    if events is None:
+        return {"known": False, "first": None, "last": None, "links": [], "filters": [], "lanes": []}
+    links = None if selection.every else set(view.tables.links_of(selection.rows)[0])
+    chosen = events.chosen(links)
+    first, last = (int(chosen.times[end]) if len(chosen.times) else None for end in (0, -1))
+    return _safe(
+        {
+            "known": True,
+            "first": first,
+            "last": last,
+            "links": chosen.links,
+            "filters": [f"connection == {quoted(connection)}" for _, connection in chosen.links],
+            "lanes": chosen.lanes(begin, max(step, 1), min(shown, timeline.WIDEST)),
+        }
+    )
+
+
 def export(view: DataView, query: Query) -> Any:
     """Export the chosen exchanges as a file. `check`: only report errors that can be found at once."""
     text, sort, form, check = (query.get(name, "") for name in ("filter", "sort", "format", "check"))
@@ -641,8 +670,8 @@ CALLS: Final[dict[str, Callable[[DataView, Query], Any]]] = {
     "info": info, "check": check, "complete": complete, "rows": rows, "locate": locate, "neighbour": neighbour,
     "findings": findings, "facets": facets, "stats": stats, "heatmap": heat, "exchange": exchange,
     "message": message_tree, "field": field_at, "bytes": octets, "table": table, "batch": batch, "notes": notes,
-    "marked": marked, "ladder": ladder, "timeline": tracks, "export": export, "report": report, "twin": other_side,
-    "partitions": partitions,
+    "marked": marked, "ladder": ladder, "timeline": tracks, "tcp": tcp, "export": export, "report": report,
+    "twin": other_side, "partitions": partitions,
     "differences": differences, "counterpart": counterpart, "judged": judged,
 }
 # fmt: on

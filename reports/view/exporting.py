@@ -53,14 +53,10 @@ def connections_to_export(
         raise BadRequestError(
             "the capture is not available: no packets", "look at the capture itself: kwire view CAPTURE"
         )
-    rows = tables.chosen(text).rows
-    columns = tables.columns
     # By capture, too: another capture may have the same connection without its being chosen.
-    both = np.stack([columns.codes[name][rows] for name in ("capture", "connection")])
-    links = np.unique(both, axis=1).T.tolist()
-    if len(links) > CONNECTIONS:
-        raise BadRequestError(f"{len(links):,} connections are chosen", f"filter to {CONNECTIONS:,} or fewer")
-    chosen = {(columns.values["capture"][capture], columns.values["connection"][link]) for capture, link in links}
+    chosen = set(tables.links_of(tables.chosen(text).rows)[0])
+    if len(chosen) > CONNECTIONS:
+        raise BadRequestError(f"{len(chosen):,} connections are chosen", f"filter to {CONNECTIONS:,} or fewer")
     lasting: dict[str, list[ConnectionSpan]] = {}
     for row in tables.other("connections"):
         there = (row["capture"], row["connection"]) in chosen

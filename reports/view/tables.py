@@ -438,6 +438,15 @@ class Tables:
             self._others[name] = table.to_pylist()
         return self._others[name]
 
+    def links_of(self, rows: np.ndarray) -> tuple[list[tuple[str, str]], np.ndarray]:
+        """List the distinct captures and connections of rows, and number each row's."""
+        columns = self.columns
+        capture, connection = (columns.codes[name][rows].astype(np.int64) for name in ("capture", "connection"))
+        many = len(columns.values["connection"])
+        both, link = np.unique(capture * many + connection, return_inverse=True)
+        captures, connections = columns.values["capture"], columns.values["connection"]
+        return [(captures[pair // many], connections[pair % many]) for pair in both.tolist()], link
+
 
 def format_key(key: Key) -> str:
     """Write an identity as a parameter of a URL."""

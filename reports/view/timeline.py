@@ -53,8 +53,8 @@ def timeline(tables: Tables, text: str, by: str, width: int, first: int | None, 
     span = (int(times[rows[-1]]) if last is None else last) - first + 1
     step = -(-span // min(max(width, 1), WIDEST))
     shown = -(-span // step)
-    values = columns.values[BY[by]]
-    counts = count_codes(codes, None, len(values))
+    names = columns.values[BY[by]]
+    counts = count_codes(codes, None, len(names))
     chosen = np.argsort(-counts, kind="stable")[:TRACKS]
     chosen = chosen[counts[chosen] > 0]
     track = np.full(len(counts) + 1, len(chosen), np.int8)  # rows without a track have the number after the last
@@ -65,24 +65,26 @@ def timeline(tables: Tables, text: str, by: str, width: int, first: int | None, 
     longest, wrong = _longest(tables, rows, lambda part: track[codes[part]], begins, len(chosen))
     cells, at = np.nonzero(longest >= 0)
     longest_rows = longest[cells, at]
-    links, link = _links(tables, longest_rows)
+    links, link = tables.links_of(longest_rows)
     held = columns.codes["cause"][longest_rows] == hold
     lasting, exchange, reply = (
         np.maximum(columns.integers[name][longest_rows].astype(np.int64), least)
         for name, least in (("total_us", 0), ("exchange", -1), ("reply", -1))
     )
+    waits = _waits(tables, longest_rows)
     tracks = []
     for place, code in enumerate(chosen.tolist()):
         of_track = slice(*np.searchsorted(cells, (place, place + 1)).tolist())
         tracks.append(
             {
-                "name": values[code],
-                "filter": f"{BY[by]} == {quoted(values[code])}",
+                "name": names[code],
+                "filter": f"{BY[by]} == {quoted(names[code])}",
                 "exchanges": int(counts[code]),
                 "column": at[of_track],
                 "lasting": lasting[of_track],
                 "error": wrong[place, at[of_track]],
                 "held": held[of_track],
+                **{name: values[of_track] for name, values in waits.items()},
                 "link": link[of_track],
                 "exchange": exchange[of_track],
                 "reply": reply[of_track],
@@ -133,14 +135,20 @@ def _longest(
     return longest, wrong
 
 
-def _links(tables: Tables, rows: np.ndarray) -> tuple[list[list[str]], np.ndarray]:
-    """List the distinct captures and connections of rows, and number each row's."""
-    columns = tables.columns
-    capture, connection = (columns.codes[name][rows].astype(np.int64) for name in ("capture", "connection"))
-    many = len(columns.values["connection"])
-    both, link = np.unique(capture * many + connection, return_inverse=True)
-    names = columns.values["capture"], columns.values["connection"]
-    return [[names[0][pair // many], names[1][pair % many]] for pair in both.tolist()], link
+def _waits(tables: Tables, rows: np.ndarray) -> dict[str, np.ndarray]:
+    """Get how long each row's request waited behind others of its connection or for a quota (`queue`), how long the
+    broker held its answer, and the bounds of the broker's own time where that cannot be told exactly (acks=all): us,
+    -1 where there is none."""
+    columns = ("queue_us", "muted_us", "hold_us", "broker_low_us", "broker_high_us")
+    integers = tables.columns.integers
+    queue, muted, held, low, high = (np.maximum(integers[name][rows].astype(np.int64), -1) for name in columns)
+    unsure = (held < 0) & (low >= 0) & (high >= 0)
+    return {
+        "queue": np.maximum(queue, 0) + np.maximum(muted, 0),
+        "hold": held,
+        "low": np.where(unsure, low, -1),
+        "high": np.where(unsure, high, -1),
+    }
 
 
 def _bands(tables: Tables, first: int, end: int) -> list[dict[str, Any]]:

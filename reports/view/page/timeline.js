@@ -1,6 +1,7 @@
-/** A timeline: a track for each connection, client, group or member; what groups and transactions did is shaded. */
+/** A timeline: a track for each connection, client, group or member; what groups and transactions did is shaded; below, events of TCP. */
 
 import { ask } from "./api.js";
+import { bounds } from "./columns.js";
 import { Picture } from "./picture.js";
 import { counted, duration, keyOf, marks, printable, told } from "./text.js";
 
@@ -14,11 +15,37 @@ const LETTER = 6.7;
 
 /**
  * @typedef {{name: string, filter: string, exchanges: number, column: number[], lasting: number[], error: boolean[], held: boolean[],
- *   link: number[], exchange: number[], reply: number[]}} Track
+ *   queue: number[], hold: number[], low: number[], high: number[], link: number[], exchange: number[], reply: number[]}} Track
+ *   queue: how long it waited behind requests of its connection, or for a quota; hold: how long the broker held it; low, high: bounds of the broker's own time, where that is not known; -1: none
  * @typedef {{kind: string, name: string, began: number, ended: number | null, text: string, stopped: number}} Band
  * @typedef {{first: number, step: number, columns: number, links: string[][], tracks: Track[], others: number, bands: Band[], by?: string}} Drawn
  *   by: what the tracks are
+ * @typedef {{kind: string, total: number, column: number[], count: number[], time: number[], link: number[], of: number[]}} Lane
+ *   time, link: of the first event of an interval; of: how many connections have any
+ * @typedef {{known: boolean, first: number | null, last: number | null, links: string[][], filters: string[], lanes: Lane[]}} Events
  */
+
+/** @type {Record<string, string>} */
+const PLURAL = { retransmission: "retransmissions", "zero window": "zero windows", reset: "resets" };
+
+/** @type {Readonly<Events>} */
+const NO_EVENTS = { known: true, first: null, last: null, links: [], filters: [], lanes: [] };
+
+/**
+ * Parts of an exchange's time in order: it waits in a queue, the broker works or TCP carries it, it is held on purpose, and
+ * what nobody can tell: with acks=all that is the broker's own time or the wait for replicas.
+ * @param {number} lasting
+ * @param {number} queue
+ * @param {number} hold -1: not known
+ * @param {number} low of the broker's own time
+ * @param {number} high -1: there are no bounds
+ * @returns {[number, number, number, number]} microseconds
+ */
+export function portions(lasting, queue, hold, low, high) {
+  const unsure = hold < 0 && high > low ? Math.min(high - low, lasting) : 0, held = Math.min(Math.max(hold, 0), lasting);
+  const waits = Math.min(Math.max(queue, 0), lasting - unsure - held);
+  return [waits, lasting - waits - held - unsure, held, unsure];
+}
 
 /**
  * A span of time after a key: nearer, farther, earlier, later.
@@ -87,6 +114,8 @@ export class Timeline extends Picture {
     this.taken = taken;
     /** @type {Drawn | null} */
     this.drawn = null;
+    /** @type {Readonly<Events>} */
+    this.events = NO_EVENTS;
     this.by = "connection";
     /** @type {[number, number] | null} */
     this.span = null;
@@ -117,12 +146,53 @@ export class Timeline extends Picture {
     const asked = { filter, by, width };
     if (this.span) Object.assign(asked, { first: this.span[0], last: this.span[1] });
     await this.asking(async (signal) => {
-      const drawn = /** @type {Drawn} */ (await ask("timeline", asked, signal)), before = this.drawn?.tracks[this.track]?.name;
-      this.drawn = { ...drawn, by };
-      this.track = Math.max(0, drawn.tracks.findIndex((one) => one.name === before));
-      this.place = -1;
-      this.draw();
+      this.take(/** @type {Drawn} */ (await ask("timeline", asked, signal)), NO_EVENTS);
+      let events = await this.eventsOf(signal);
+      const { drawn } = this, end = drawn ? drawn.first + drawn.step * drawn.columns - 1 : 0;
+      if (!drawn || !events || events.first === null || events.last === null) return;
+      if (!this.span && drawn.columns && (events.first < drawn.first || events.last > end)) { // what was sent again after the last request
+        Object.assign(asked, { first: Math.min(events.first, drawn.first), last: Math.max(events.last, end) });
+        this.take(/** @type {Drawn} */ (await ask("timeline", asked, signal)), NO_EVENTS);
+        events = await this.eventsOf(signal);
+      }
     });
+  }
+
+  /**
+   * Events of TCP in the time that is drawn: they are read from the capture, so they come later.
+   * @param {AbortSignal} signal
+   * @returns {Promise<Events | null>}
+   */
+  async eventsOf(signal) {
+    const { drawn } = this;
+    if (!drawn?.columns) return null;
+    const { first, step, columns } = drawn, events = /** @type {Events} */ (await ask("tcp", { filter: this.filter, first, step, columns }, signal));
+    this.events = events;
+    this.draw();
+    return events;
+  }
+
+  /**
+   * @param {Drawn} drawn
+   * @param {Readonly<Events>} events
+   */
+  take(drawn, events) {
+    const before = this.drawn?.tracks[this.track]?.name;
+    this.drawn = { ...drawn, by: this.by };
+    this.events = events;
+    this.track = Math.max(0, drawn.tracks.findIndex((one) => one.name === before));
+    this.place = -1;
+    this.draw();
+  }
+
+  /** The lane of TCP that is chosen, if one is: they follow the tracks. */
+  get lane() {
+    return this.events.lanes[this.track - (this.drawn?.tracks.length ?? 0)];
+  }
+
+  /** Pixels of the lanes of TCP, which stay in sight. */
+  get below() {
+    return this.events.lanes.length * TALL + (this.events.lanes.length ? 4 : 0);
   }
 
   /** Pixels for names: on a phone they leave room for what they name. */
@@ -137,7 +207,7 @@ export class Timeline extends Picture {
   }
 
   height() {
-    return TOP + (this.lanes().length + (this.drawn?.tracks.length ?? 0)) * TALL + 8;
+    return TOP + (this.lanes().length + (this.drawn?.tracks.length ?? 0)) * TALL + 8 + this.below;
   }
 
   draw() {
@@ -153,7 +223,7 @@ export class Timeline extends Picture {
     const lanes = this.lanes();
     context.save();
     context.beginPath();
-    context.rect(0, TOP, clientWidth, clientHeight - TOP);
+    context.rect(0, TOP, clientWidth, clientHeight - TOP - this.below);
     context.clip();
     /** @param {number} row */
     const y = (row) => TOP + row * TALL - this.scroll;
@@ -190,9 +260,18 @@ export class Timeline extends Picture {
         const above = bad ? 2 : 4;
         track.error.forEach((error, at) => {
           if (error !== bad) return;
-          const from = left(at), until = from + Math.min(wide(at), clientWidth - 8 - from);
-          if (!track.held[at]) return context.fillRect(from, row + above, until - from, TALL - 2 * above);
-          for (let x = from; x < until; x += 5) context.fillRect(x, row + above, Math.min(2, until - x), TALL - 2 * above); // held on purpose
+          const from = left(at), until = Math.min(from + wide(at), clientWidth - 8), tall = TALL - 2 * above;
+          const parts = portions(track.lasting[at] ?? 0, track.queue[at] ?? 0, track.hold[at] ?? -1, track.low[at] ?? -1, track.high[at] ?? -1);
+          const [queue = 0, sure = 0, held = 0, unsure = 0] = parts.map((part) => (room * part) / span);
+          const waited = Math.min(until, from + queue), cut = held || unsure ? Math.min(until, waited + sure) : until;
+          context.fillRect(from, row + TALL / 2 - 1, waited - from, 2); // behind others: a line, or bars would cover each other
+          context.fillRect(waited, row + above, cut - waited, tall);
+          if (unsure && cut < until) { // acks=all: the broker, or replicas
+            context.globalAlpha = 0.3;
+            context.fillRect(cut, row + above, until - cut, tall);
+            context.globalAlpha = 1;
+          }
+          for (let x = until - cut < 6 ? cut : Math.ceil(cut / 5) * 5; x < until; x += 5) context.fillRect(x, row + above, Math.min(2, until - x), tall); // one grid for all
         });
       }
       if (index === this.track && this.place >= 0) {
@@ -201,6 +280,7 @@ export class Timeline extends Picture {
       }
     });
     context.restore();
+    this.drawEvents(surface, drawn, room);
     context.fillStyle = colour("--quiet");
     context.textAlign = "left";
     for (const [time, text] of marks(drawn.first, drawn.first + span, room, this.begin)) {
@@ -208,6 +288,38 @@ export class Timeline extends Picture {
       if (x(time) + context.measureText(text).width <= clientWidth) context.fillText(text, x(time), 10);
     }
     this.say();
+  }
+
+  /**
+   * Lanes of TCP below the tracks: each kind has its own shape, so that none is told by its colour alone.
+   * @param {import("./picture.js").Surface} surface
+   * @param {Drawn} drawn
+   * @param {number} room pixels of time
+   */
+  drawEvents({ context, width, height, colour }, drawn, room) {
+    const { lanes } = this.events, top = height - this.below + 4;
+    if (!lanes.length) return;
+    context.fillStyle = colour("--line");
+    context.fillRect(0, top - 3, width, 1);
+    lanes.forEach((lane, row) => {
+      const y = top + row * TALL, chosen = lane === this.lane;
+      this.label(context, colour, PLURAL[lane.kind] ?? lane.kind, ` (${counted(lane.total)})`, y, chosen);
+      context.fillStyle = context.strokeStyle = colour({ retransmission: "--bad", "zero window": "--muted", reset: "--ink" }[lane.kind] ?? "--ink");
+      lane.column.forEach((column, at) => {
+        const x = this.left + (room * column) / drawn.columns, tall = Math.min(TALL - 4, 8 + 2 * Math.log2(lane.count[at] ?? 1));
+        if (lane.kind === "retransmission") context.fillRect(x - 1, y + TALL - 2 - tall, 2.5, tall);
+        else if (lane.kind === "zero window") context.strokeRect(x - 2.5, y + 5.5, 5, TALL - 11);
+        else {
+          context.beginPath();
+          for (const side of [-4, 4]) {
+            context.moveTo(x - side, y + 5);
+            context.lineTo(x + side, y + TALL - 5);
+          }
+          context.stroke();
+        }
+        if (chosen && at === this.place) context.strokeRect(x - 5.5, y + 0.5, 11, TALL - 1);
+      });
+    });
   }
 
   /**
@@ -230,12 +342,19 @@ export class Timeline extends Picture {
   }
 
   say() {
-    const { drawn } = this, track = drawn?.tracks[this.track];
-    if (!drawn || !track) return;
-    const at = this.place;
-    this.told.textContent = at >= 0
-      ? `${printable(track.name)}: ${told(drawn.first + (track.column[at] ?? 0) * drawn.step, this.begin)}, longest ${duration(track.lasting[at] ?? 0)}${track.held[at] ? ", held on purpose" : ""}${track.error[at] ? ", with an error" : ""}`
-      : `${counted(drawn.tracks.length)} tracks by ${drawn.by}${drawn.others ? `, ${counted(drawn.others)} with fewer exchanges are left out` : ""}; hatched: rebalances, and what was held on purpose. ↑ ↓ ← → Enter, w s a d: zoom in, zoom out, earlier, later; y: tracks by something else`;
+    const { drawn, lane } = this, track = drawn?.tracks[this.track], at = this.place;
+    if (!drawn || !(track || lane)) return;
+    if (lane && at >= 0) {
+      const count = lane.count[at] ?? 0, of = lane.of[at] ?? 1, named = this.events.links[lane.link[at] ?? 0]?.[1] ?? "";
+      this.told.textContent = `${counted(count)} ${count === 1 ? lane.kind : PLURAL[lane.kind]} at ${told(lane.time[at] ?? 0, this.begin)}: `
+        + `${printable(named)}${of > 1 ? ` and ${counted(of - 1)} more connections` : ""}; Enter: its exchanges`;
+    } else if (track && at >= 0) {
+      const within = bounds({ broker_us: (track.hold[at] ?? -1) >= 0 ? 0 : null, broker_low_us: track.low[at], broker_high_us: (track.high[at] ?? -1) < 0 ? null : track.high[at] });
+      this.told.textContent = `${printable(track.name)}: ${told(drawn.first + (track.column[at] ?? 0) * drawn.step, this.begin)}, longest ${duration(track.lasting[at] ?? 0)}${track.held[at] ? ", held on purpose" : ""}${within ? `, ${within}` : ""}${track.error[at] ? ", with an error" : ""}`;
+    } else {
+      const lanes = this.events.lanes.map((one) => `${counted(one.total)} ${one.total === 1 ? one.kind : PLURAL[one.kind]}`).join(", ");
+      this.told.textContent = `${counted(drawn.tracks.length)} tracks by ${drawn.by}${lanes && `, ${lanes} of TCP`}${drawn.others ? `, ${counted(drawn.others)} with fewer exchanges are left out` : ""}; hatched: rebalances, what was held on purpose, and, over a paler bar, what acks=all may have waited for replicas; a thin line: in a queue${this.events.known ? "" : "; the capture is not at hand, and with it the events of TCP"}. ↑ ↓ ← → Enter, w s a d: zoom in, zoom out, earlier, later; y: tracks by something else`;
+    }
   }
 
   /** @param {MouseEvent} event */
@@ -243,11 +362,13 @@ export class Timeline extends Picture {
     const { drawn } = this;
     if (!drawn) return;
     const box = this.canvas.getBoundingClientRect(), x = event.clientX - box.left - this.left;
-    const row = Math.floor((event.clientY - box.top - TOP + this.scroll) / TALL) - this.lanes().length;
-    const track = drawn.tracks[row];
-    if (!track) return;
+    const below = event.clientY - box.top - (this.canvas.clientHeight - this.below + 4);
+    const row = below >= 0 ? drawn.tracks.length + Math.floor(below / TALL)
+      : Math.floor((event.clientY - box.top - TOP + this.scroll) / TALL) - this.lanes().length;
+    const track = drawn.tracks[row] ?? this.events.lanes[row - drawn.tracks.length];
+    if (!track || (below < 0 && row >= drawn.tracks.length)) return;
     this.track = row;
-    if (x < 0) return this.taken(track.filter);
+    if (x < 0) return "filter" in track ? this.taken(track.filter) : this.draw();
     const column = (x / (this.canvas.clientWidth - this.left - 8)) * drawn.columns;
     let best = -1;
     track.column.forEach((one, at) => { if (one <= column + 3) best = at; });
@@ -256,10 +377,11 @@ export class Timeline extends Picture {
 
   /** @param {number} place */
   choose(place) {
-    const track = this.drawn?.tracks[this.track];
-    if (!track || place < 0) return;
-    this.place = Math.min(place, track.column.length - 1);
+    const track = this.drawn?.tracks[this.track], columns = (track ?? this.lane)?.column;
+    if (!columns || place < 0) return;
+    this.place = Math.min(place, columns.length - 1);
     this.draw();
+    if (!track) return;
     this.to.chosen(keyOf(this.drawn?.links[track.link[this.place] ?? -1] ?? [], track.exchange[this.place], track.reply[this.place]));
   }
 
@@ -276,13 +398,17 @@ export class Timeline extends Picture {
       void this.show(this.filter, this.by, this.begin);
     } else if (event.key === "ArrowDown" || event.key === "ArrowUp" || event.key === "j" || event.key === "k") {
       const step = event.key === "ArrowDown" || event.key === "j" ? 1 : -1;
-      this.track = Math.min(Math.max(0, this.track + step), drawn.tracks.length - 1);
+      this.track = Math.min(Math.max(0, this.track + step), drawn.tracks.length + this.events.lanes.length - 1);
       this.place = -1;
       const y = (this.lanes().length + this.track) * TALL;
-      if (y < this.scroll || y + TALL > this.scroll + this.canvas.clientHeight - TOP) this.scroll = Math.max(0, y - 60);
+      const seen = this.canvas.clientHeight - TOP - this.below;
+      if (!this.lane && (y < this.scroll || y + TALL > this.scroll + seen)) this.scroll = Math.max(0, y - 60);
       this.draw();
     } else if (event.key === "ArrowRight" || event.key === "ArrowLeft") this.choose(Math.max(0, this.place + (event.key === "ArrowRight" ? 1 : -1)));
-    else if (event.key === "Enter") this.taken(drawn.tracks[this.track]?.filter ?? "");
+    else if (event.key === "Enter" && this.lane) {
+      const filter = this.events.filters[this.lane.link[this.place] ?? -1];
+      if (filter) this.taken(filter);
+    } else if (event.key === "Enter") this.taken(drawn.tracks[this.track]?.filter ?? "");
     else return false;
     return true;
   }

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import { folded, heads, middle, named, shortened as headed } from "../../../../reports/view/page/ladder.js";
 import { shown } from "../../../../reports/view/page/lists.js";
-import { brief, following, shortened, zoomed } from "../../../../reports/view/page/timeline.js";
+import { brief, following, portions, shortened, zoomed } from "../../../../reports/view/page/timeline.js";
 
 test("what lies close is drawn close, a long pause takes a line", () => {
   const { at, height, folds } = folded([0, 0, 10, 1000, 90_000_000, 90_000_010]);
@@ -75,4 +75,12 @@ test("values of other tables are text", () => {
   assert.equal(shown(about("size"), 1500), "1.5 kB");
   assert.equal(shown(about("text"), "a\u202eb"), "a\\u202eb");
   assert.equal(shown(about("text"), null), "");
+});
+
+test("what was held is hatched, what acks=all may have waited is not certain, and a queue comes first", () => {
+  assert.deepEqual(portions(500, 5, 480, -1, -1), [5, 15, 480, 0]); // a long poll
+  assert.deepEqual(portions(500, 30, -1, 0, 450), [30, 20, 0, 450]); // acks=all
+  assert.deepEqual(portions(500, 0, -1, -1, -1), [0, 500, 0, 0]);
+  assert.deepEqual(portions(500, 0, 0, -1, -1), [0, 500, 0, 0]);
+  assert.deepEqual(portions(500, 900, 900, -1, -1), [0, 0, 500, 0]); // of a clock that went back
 });
