@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -336,14 +337,17 @@ def decoded_blocks(
     partition_columns: Collection[str],
     filter: Any = None,
     bodies: Collection[int] = (),
+    directions: Mapping[int, int] = MappingProxyType({}),
     notes: list[str] | None = None,
     stdin: BinaryIO | None = None,
     payloads: PayloadOptions | None = None,
 ) -> Iterator[Block]:
     """`decoded`, some thousand exchanges at a time, and with some columns alone, for callers that read columns.
 
-    `columns`: of `exchanges`; `partition_columns`: of `partitions`."""
-    for one_by_one in _points(captures, how, parsed(filter), frozenset(bodies), notes, stdin, payloads):
+    `columns`: of `exchanges`; `partition_columns`: of `partitions`; `directions`: of APIs in it only such messages are
+    kept (0: requests), if no filter reads bodies."""
+    only = frozenset(bodies)
+    for one_by_one in _points(captures, how, parsed(filter), only, notes, stdin, payloads, directions=directions):
         one_by_one.partitions = True
         one_by_one.columns = columns, partition_columns
         yield from one_by_one.blocks(None, None)
@@ -395,16 +399,18 @@ def _points(
     payloads: PayloadOptions | None,
     *,
     records: bool = False,
+    directions: Mapping[int, int] = MappingProxyType({}),
 ) -> Iterator[_PointExchanges]:
     """Capture point after capture point; who takes one reads it to its end. `only`: APIs whose messages are kept, None:
     all; `payloads`: how keys and values are decoded that a filter tests; `records`: headers of record sets are kept."""
     if wanted is not None and wanted.needs_bodies:
-        only = None
+        only, directions = None, {}
     settings = how.settings(True if only is None else frozenset(only) or False, keep_records=records)
     settings = dataclasses.replace(settings, keep_giants=True, record_headers=records)
     passed: list[tuple[int, int]] = []
     for point in capture_points(_arguments(captures), how.rotated):
-        one_by_one = _PointExchanges(Engine(point, settings, stdin), point, wanted, HeldMessages(only), payloads)
+        held = HeldMessages(only, directions=directions)
+        one_by_one = _PointExchanges(Engine(point, settings, stdin), point, wanted, held, payloads)
         yield one_by_one
         passed.append(one_by_one.passed)
         if notes is not None:

@@ -11,8 +11,9 @@ from __future__ import annotations
 import functools
 import ipaddress
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
@@ -352,38 +353,19 @@ class Window:
             messages.append((rows[(after < completed_by) & (completed_by <= until)], heap))
         return tuple(messages)
 
-    def messages(self, apis: Collection[int] | None = None) -> Iterator[Message]:
-        """Raw messages, where those are kept: of some APIs, or of all."""
+    def messages(
+        self, apis: Collection[int] | None = None, directions: Mapping[int, int] = MappingProxyType({})
+    ) -> Iterator[Message]:
+        """Raw messages, where those are kept: of some APIs, or of all; of those in `directions` of that alone (0:
+        requests)."""
         for rows, heap in self._messages:
             if apis is not None:
                 rows = rows[among(rows[:, s.MSG_API_KEY], list(apis))]
-            data = heap.data
-            for (
-                slot,
-                _,
-                direction,
-                ordinal,
-                key,
-                version,
-                at,
-                length,
-                complete,
-                first,
-                last,
-                completed_by,
-            ) in rows.tolist():
-                yield Message(
-                    bytes(data[at : at + length]),
-                    bool(complete),
-                    slot,
-                    direction == 0,
-                    ordinal,
-                    key,
-                    version,
-                    first,
-                    None if last == s.NULL else last,
-                    completed_by,
-                )
+            for api_key, direction in directions.items():
+                is_other = (rows[:, s.MSG_API_KEY] == api_key) & (rows[:, s.MSG_DIRECTION] != direction)
+                rows = rows[~is_other] if is_other.any() else rows
+            for begin in range(0, len(rows), _MESSAGES_AT_ONCE):
+                yield from _messages(rows[begin : begin + _MESSAGES_AT_ONCE], heap.data)
 
     def raw(self) -> RawMessages:
         """Like `messages`, for all of them at once, as columns."""
@@ -394,6 +376,28 @@ class Window:
         """(completed_by, number of the connection) of each raw message."""
         raw = self.raw()
         return raw.completed_by, raw.connection
+
+
+_MESSAGES_AT_ONCE: Final = 4096
+"""Raw messages of which Python's numbers are made at a time."""
+
+
+def _messages(rows: np.ndarray, data: np.ndarray) -> Iterator[Message]:
+    """Raw messages of some rows, whose bytes are in `data`."""
+    slot, _, direction, ordinal, key, version, at, length, complete, first, last, completed_by = rows.T
+    columns = (
+        [bytes(data[begin:end]) for begin, end in zip(at.tolist(), (at + length).tolist(), strict=True)],
+        (complete != 0).tolist(),
+        slot.tolist(),
+        (direction == 0).tolist(),
+        ordinal.tolist(),
+        key.tolist(),
+        version.tolist(),
+        first.tolist(),
+        [None if time == s.NULL else time for time in last.tolist()],
+        completed_by.tolist(),
+    )
+    return map(Message._make, zip(*columns, strict=True))
 
 
 _FACTS: Final = ("topic_ids", "brokers", "offers", "leaders")

@@ -411,7 +411,7 @@ def _key(exchange: Any, sort: Operand, descending: bool) -> Any:
 def _print_lines(options: ShowOptions, notes: list[str], out: IO[str]) -> int:
     """Write exchanges one a line, the form that is asked for of millions; returns how many."""
     from kwire.analyzer import api
-    from kwire.analyzer.cli.details import PARTITION_COLUMNS, WITH_BODIES
+    from kwire.analyzer.cli.details import DIRECTIONS, PARTITION_COLUMNS, WITH_BODIES
     from kwire.analyzer.cli.exchange_lines import COLUMNS, LOOK_AHEAD
     from kwire.analyzer.payloads.options import PayloadOptions
     from kwire.analyzer.pipeline.read_options import ReadOptions
@@ -423,6 +423,7 @@ def _print_lines(options: ShowOptions, notes: list[str], out: IO[str]) -> int:
         partition_columns=PARTITION_COLUMNS,
         filter=options.filter,
         bodies=WITH_BODIES,
+        directions=DIRECTIONS,
         notes=notes,
         stdin=sys.stdin.buffer,
         payloads=PayloadOptions.from_arguments(options),

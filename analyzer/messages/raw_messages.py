@@ -6,7 +6,8 @@ In: windows with the bytes of messages. Out: the two messages of an exchange; ro
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -27,19 +28,27 @@ Key = tuple[int, int]
 
 
 class HeldMessages:
-    """The raw messages of a capture point whose exchanges have not been handed on yet; of some APIs, or of all."""
+    """The raw messages of a capture point whose exchanges have not been handed on yet; of some APIs, or of all.
 
-    def __init__(self, apis: Collection[int] | None = None, keep_secrets: bool = False) -> None:
+    `directions`: as of `Window.messages`."""
+
+    def __init__(
+        self,
+        apis: Collection[int] | None = None,
+        keep_secrets: bool = False,
+        directions: Mapping[int, int] = MappingProxyType({}),
+    ) -> None:
         self._apis = apis
+        self._directions = directions
         self._keep_secrets = keep_secrets
         self._requests: dict[Key, Message] = {}
         self._responses: dict[Key, Message] = {}
 
     def take(self, window: Window) -> None:
         """Add one window's messages."""
-        for message in window.messages(self._apis):
-            into = self._requests if message.request else self._responses
-            into[message.connection, message.ordinal] = message
+        requests, responses = self._requests, self._responses
+        for message in window.messages(self._apis, self._directions):
+            (requests if message.request else responses)[message.connection, message.ordinal] = message
 
     def pop(self, connection: int, exchange: int, reply: int) -> tuple[Message | None, Message | None]:
         """Request and response of an exchange; they are not kept any longer."""

@@ -134,6 +134,8 @@ class ExchangeBlock:
         """All of it as one table: columns for messages and partitions beside those of `rows`."""
         table = self.rows
         for number, side in enumerate(_SIDES):
+            if all(messages[number] is None for messages in self.messages):
+                continue
             of_side = [messages[number] or _NO_MESSAGE for messages in self.messages]
             for name, values in zip(Message._fields, zip(*of_side, strict=True), strict=True):
                 column = pa.array(values, _MESSAGE_TYPES.get(name, pa.int64()))
@@ -147,8 +149,11 @@ class ExchangeBlock:
     @classmethod
     def unpacked(cls, table: pa.Table) -> ExchangeBlock:
         """The block of a table that `packed` made, or of some of its rows."""
-        sides = []
+        sides: list[Sequence[Message | None]] = []
         for side in _SIDES:
+            if f"{side}.data" not in table.column_names:
+                sides.append([None] * table.num_rows)
+                continue
             columns = [arrow.python_values(table.column(f"{side}.{name}")) for name in Message._fields]
             values = map(Message._make, zip(*columns, strict=True))
             sides.append([None if message.data is None else message for message in values])
