@@ -192,9 +192,7 @@ _BODIES: dict[int, tuple[Callable[[Any], str], tuple[str, ...]]] = {
 WITH_BODIES = frozenset(api_key for api_key, (_, sides) in _BODIES.items() if sides)
 """APIs whose messages must be at hand: all small ones, so that a line costs no record batch."""
 
-DIRECTIONS = {
-    api_key: int(sides == ("response",)) for api_key, (_, sides) in _BODIES.items() if len(sides) == 1
-}
+DIRECTIONS = {api_key: int(sides == ("response",)) for api_key, (_, sides) in _BODIES.items() if len(sides) == 1}
 """APIs of which the messages of one direction are enough: 0 requests, 1 responses."""
 
 _BEFORE_CORRELATION_ID = {"request": 8, "response": 4}

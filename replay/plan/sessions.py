@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from kwire.analyzer.frame.cells import Row
 from kwire.analyzer.protocol import api_keys as apis
 from kwire.analyzer.protocol import tree
+from kwire.analyzer.protocol.budget import FIELDS
 from kwire.analyzer.protocol.decoding import OK
 from kwire.analyzer.protocol.project import Frame
 from kwire.analyzer.protocol.schema import REQUEST, RESPONSE
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 _LOGINS = (apis.SASL_HANDSHAKE, apis.SASL_AUTHENTICATE)
 _EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
+
+ANSWER_FIELDS: Final = 2 * FIELDS
+"""Fields and elements of an answer that a replay learns from: of 250,000 partitions. Requests have `FIELDS`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +71,13 @@ class Request:
 
     def decoded(self) -> tree.Decoded | None:
         """Decode the request exactly, so that it can be encoded again; None without its bytes."""
-        return None if self.data is None else tree.decode_request(self.data, exact=True)
+        return None if self.data is None else tree.decode_request(self.data, exact=True, max_rows=FIELDS)
 
     def decoded_answer(self) -> tree.Decoded | None:
         """Decode the answer exactly; None without its bytes."""
         if self.answer is None:
             return None
-        return tree.decode_response(self.answer, self.api_key, self.version, exact=True)
+        return tree.decode_response(self.answer, self.api_key, self.version, exact=True, max_rows=ANSWER_FIELDS)
 
 
 class Decoded:

@@ -9,10 +9,10 @@ import struct
 
 import pytest
 
-from kwire.analyzer.protocol import api_keys, errors
+from kwire.analyzer.protocol import api_keys, errors, tree
 from kwire.analyzer.protocol.tree import Body
 from kwire.replay import run_plan
-from kwire.replay.plan import decisions
+from kwire.replay.plan import decisions, sessions
 from kwire.replay.plan.steps import Plan
 from kwire.replay.plan.topic_partitions import NAME, partitions
 from kwire.replay.plan.values import Offers, offers_of
@@ -124,6 +124,21 @@ def test_a_member_without_an_id_joins_once_where_the_target_gives_ids_only_to_wh
     assert [(step.body or {})["memberId"] for step in plan.steps] == sent
     skipped = [(skip.rule, skip.reason) for skip in plan.skips]
     assert skipped == [("client_retried", "MEMBER_ID_REQUIRED (79)")] * (2 - len(sent))
+
+
+def test_a_request_of_millions_of_fields_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """8 MB of empty topic names took 14 s and 2 GB (`metadata-4M-empty-topics` of the hostile captures)."""
+    monkeypatch.setattr(sessions, "FIELDS", 100)
+    monkeypatch.setattr(tree, "decode_frames", lambda frames: [None] * len(frames))  # as of more than a million fields
+    capture = Captured()
+    for topics in (40, 400):
+        capture.add(
+            topics / 100, api_keys.METADATA, 4, {"topics": [{"name": "t"}] * topics, "allowAutoTopicCreation": False}
+        )
+    plan = planned(capture)
+    assert [step.request.sent_ns for step in plan.steps] == [capture.session().requests[0].sent_ns]
+    ((rule, reason),) = [(skip.rule, skip.reason) for skip in plan.skips]
+    assert (rule, reason.partition(": ")[2]) == ("incomplete", "has more fields than the limit allows")
 
 
 def test_metadata_never_makes_topics() -> None:
