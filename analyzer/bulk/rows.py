@@ -382,7 +382,7 @@ _MESSAGES_AT_ONCE: Final = 4096
 """Raw messages of which Python's numbers are made at a time."""
 
 
-def _messages(rows: np.ndarray, data: np.ndarray) -> Iterator[Message]:
+def _messages(rows: np.ndarray, data: memoryview) -> Iterator[Message]:
     """Raw messages of some rows, whose bytes are in `data`."""
     slot, _, direction, ordinal, key, version, at, length, complete, first, last, completed_by = rows.T
     columns = (
