@@ -179,8 +179,9 @@ class Dissector:
                             why, needed = MORE, size
                         else:
                             layout.read_block(bytes(window.buffer[at : at + size]))
+                            buffer = memoryview(window.buffer)  # type: ignore[arg-type]  # has the protocol
+                            at = layout.read_run(buffer, at + size, window.end)
                             layout.secrets.clear()
-                            at += size
                     except layouts.BadBlock:
                         why = BAD
             stopped = why == BAD

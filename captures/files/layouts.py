@@ -351,6 +351,7 @@ class Layout:
         """
         head, tail = struct.Struct(self._order + "II"), struct.Struct(self._order + "I")
         largest = int(self.state[LARGEST])
+        before = b""
         while end - at >= 12:
             kind, length = head.unpack_from(window, at)
             if kind not in (INTERFACE_STATISTICS, DECRYPTION_SECRETS, INTERFACE_DESCRIPTION):
@@ -359,15 +360,19 @@ class Layout:
                 break
             if tail.unpack_from(window, at + length - 4)[0] != length:
                 break
-            if kind == INTERFACE_STATISTICS:
-                self._read_statistics(bytes(window[at : at + length]))
+            block = bytes(window[at : at + length])
+            if kind == INTERFACE_STATISTICS and block == before:
+                pass  # says the same again
+            elif kind == INTERFACE_STATISTICS:
+                self._read_statistics(block)
             elif kind == DECRYPTION_SECRETS:
-                self._read_secrets(bytes(window[at : at + length]))
+                self._read_secrets(block)
             elif self.state[INTERFACES] < MOST_INTERFACES:
-                self._read_interface(bytes(window[at : at + length]))
+                self._read_interface(block)
             else:
                 break
             at += length
+            before = block
         return at
 
     def _read_section(self, block: bytes) -> None:

@@ -124,7 +124,7 @@ def record(kills: int, rng: random.Random, folder: Path) -> Iterator[str]:
             expected = list(itertools.islice(itertools.cycle(frames), len(stored)))
             assert stored == expected, f"{len(stored)} packets of {sent} are not those that were sent"
             if code == 2:
-                assert f"{len(stored)} packets are kept" in errors, errors
+                assert f"{len(stored):,} packets are kept" in errors, errors
             analyzer.analyze(out, rotated=True)
             yield "killed" if code != 2 else "the disk was full"
 
