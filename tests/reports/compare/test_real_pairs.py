@@ -1,0 +1,98 @@
+"""The same job by real clients at real brokers, captured before and after one change: `compare` names the change, and
+of the same job twice nothing.
+
+Proves: reports/compare/comparison.py, reports/compare/roles.py
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import kwire
+from kwire.reports.compare.comparison import SAME, Comparison, beyond, compare
+from kwire.reports.compare.side import Side
+from tests import live
+from tests.brokers import jars
+from tests.brokers.cluster import Spec
+from tests.brokers.fixtures import Start
+from tests.incidents.lab import Lab, sleep
+
+SECONDS = 8.0
+WRITER, READER = "orders-writer", "billing"
+
+Run = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def run(shared_brokers: Start, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Captures a writer and a reader: `run(version, settings of the writer)`; each is made once, or so often again."""
+    if os.geteuid():
+        live.missing.append("pairs of compare: root is needed to capture on the loopback")
+        pytest.skip(live.missing[-1])
+    folder, numbers = tmp_path_factory.mktemp("pairs"), itertools.count(1)
+
+    @functools.cache
+    def captured(version: str, *settings: tuple[str, object], again: bool = False) -> Path:
+        name = "-".join((version, *(str(value) for _, value in settings), *("again",) * again))
+        lab = Lab(shared_brokers(Spec(version)), folder / f"{name}.pcap", name=f"pairs-{next(numbers)}")
+        topic = lab.topic("orders")
+        with lab.capture():
+            lab.read(READER, READER, topic)
+            lab.write(WRITER, topic, rate=150, config={"linger.ms": 0, **dict(settings)})
+            sleep(SECONDS)
+        dataset = folder / name
+        kwire.analyze(lab.capture_path, dataset)
+        return dataset
+
+    return captured
+
+
+def compared(run: Run, before: tuple[object, ...], after: tuple[object, ...]) -> Comparison:
+    """Compare beyond what two runs of before differ in."""
+    first, again, second = (
+        Side(kwire.open_dataset(path), str(name))
+        for name, path in enumerate((run(*before), run(*before, again=True), run(*after)))
+    )
+    return beyond(compare(first, second), compare(first, again))
+
+
+def changed(comparison: Comparison) -> dict[str | None, set[str]]:
+    """What has changed, by client."""
+    result: dict[str | None, set[str]] = {}
+    for change in comparison.changes:
+        result.setdefault(change.client, set()).add(change.what)
+    return result
+
+
+NEW = (jars.NEWEST,)
+
+
+def test_the_same_job_twice_is_the_same(run: Run) -> None:
+    first, again = (Side(kwire.open_dataset(run(*NEW, again=again)), str(again)) for again in (False, True))
+    comparison = compare(first, again)
+    assert (changed(comparison), comparison.verdict) == ({}, SAME)
+    assert len(comparison.pairs) >= 2
+    assert comparison.compared > 20
+
+
+def test_a_linger_is_named(run: Run) -> None:
+    changes = changed(compared(run, NEW, (*NEW, ("linger.ms", 20))))
+    assert set(changes) == {WRITER}
+    assert {"wait", "write_records_batch", "write_requests_record"} <= changes[WRITER]
+
+
+def test_a_codec_is_named(run: Run) -> None:
+    changes = changed(compared(run, NEW, (*NEW, ("compression.type", "zstd"))))
+    assert set(changes) == {WRITER}
+    assert "codec" in changes[WRITER]
+
+
+def test_a_broker_s_release_is_named(run: Run) -> None:
+    changes = changed(compared(run, NEW, (jars.LAST_OF_3,)))
+    assert "offered" in changes[None]
