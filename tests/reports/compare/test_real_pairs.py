@@ -1,6 +1,9 @@
 """The same job by real clients at real brokers, captured before and after one change: `compare` names the change, and
 of the same job twice nothing.
 
+Two pairs are files, for their clients are old: 9 seconds of a writer, and of a reader in a group, with librdkafka 1.5.0
+and 2.16.0 at a broker of 3.9.2, and with kafka-python 2.0.2 and 3.0.12 at one of 4.3.1.
+
 Proves: reports/compare/comparison.py, reports/compare/roles.py
 """
 
@@ -15,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import kwire
-from kwire.reports.compare.comparison import SAME, Comparison, beyond, compare
+from kwire.reports.compare.comparison import DIFFERENT, SAME, Comparison, beyond, compare
 from kwire.reports.compare.side import Side
 from tests import live
 from tests.brokers import jars
@@ -23,6 +26,7 @@ from tests.brokers.cluster import Spec
 from tests.brokers.fixtures import Start
 from tests.incidents.lab import Lab, sleep
 
+PAIRS = Path(__file__).parent / "pairs"
 SECONDS = 8.0
 WRITER, READER = "orders-writer", "billing"
 
@@ -96,3 +100,29 @@ def test_a_codec_is_named(run: Run) -> None:
 def test_a_broker_s_release_is_named(run: Run) -> None:
     changes = changed(compared(run, NEW, (jars.LAST_OF_3,)))
     assert "offered" in changes[None]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ("librdkafka-1", "librdkafka-2", {WRITER: {"software", "versions"}, READER: {"software", "versions"}}),
+        (
+            "kafka-python-2",
+            "kafka-python-3",
+            {
+                # The new release is idempotent by default, and asks for a producer id.
+                WRITER: {"software", "versions", "idempotence", "apis_after"},
+                READER: {"software", "versions", "session_timeout_ms"},
+            },
+        ),
+    ],
+)
+def test_a_client_s_release_is_named_and_nothing_else(
+    before: str, after: str, expected: dict[str | None, set[str]], tmp_path: Path
+) -> None:
+    for name in (before, after):
+        kwire.analyze(PAIRS / f"{name}.pcap.gz", tmp_path / name)
+    comparison = compare(*(Side(kwire.open_dataset(tmp_path / name), name) for name in (before, after)))
+    assert changed(comparison) == expected
+    assert comparison.verdict == DIFFERENT
+    assert comparison.compared > 80
