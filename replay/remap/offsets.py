@@ -266,7 +266,8 @@ class Offsets:
                 if was["baseOffset"] < 0 or now["baseOffset"] < 0:
                     continue
                 self._learn_start((name, partition["index"]), now)
-                count = sum(batch.last_offset_delta + 1 for batch in batches.produced(partition["records"]))
+                inside = batches.produced(partition["records"])
+                count = sum(batch.last_offset_delta + 1 for batch in inside) or batches.messages(partition["records"])
                 self.appended((name, partition["index"]), was["baseOffset"], now["baseOffset"], count)
 
     def _learn_start(self, where: Partition, answered_: Body) -> None:

@@ -35,9 +35,6 @@ from tests.shared import SHARED
 
 LACKING = {
     ("group-share-java-4.3", jars.LAST_OF_3): (names.SHARE_GROUP_HEARTBEAT, "state", "skipped (target_lacks_api)"),
-    # It makes message sets for readers of Fetch v0 of the first batch of a partition, and of more only as far as they
-    # take no more bytes than what is stored (KIP-283). The captured reader of lz4 asks for the same offsets twice.
-    ("old-kafkapython14-0.8.2", jars.LAST_OF_3): (names.FETCH, "read less", "58 records"),
 }
 """True differences, which must be told: what a release cannot do. What follows from that must be told as that."""
 

@@ -6,6 +6,10 @@ Proves: replay/remap/unread.py, replay/send/step_sender.py
 
 from __future__ import annotations
 
+import gzip
+import struct
+import zlib
+
 from kwire.analyzer.protocol import api_keys, tree
 from kwire.analyzer.protocol.tree import Body
 from kwire.replay.plan import batches
@@ -76,6 +80,23 @@ def test_a_target_that_gives_the_same_again_is_asked_no_more() -> None:
     assert offsets_in(run.of(api_keys.FETCH)[0].answer) == [50]
 
 
+def test_old_message_sets_are_read_on_too() -> None:
+    """A broker that makes message sets of batches gives that of the first, and of others what fits (KIP-283)."""
+    old = Captured()
+    for number, (base, count) in enumerate(((0, 3), (3, 2))):
+        body = produced(packed(*range(count)))
+        del body["transactionalId"]
+        old.add(number / 10, api_keys.PRODUCE, 2, body, old_answer(base))
+    old.add(0.3, api_keys.FETCH, 4, fetch_from(0), fetched(packed(0, 1, 2) + packed(3, 4)))
+    target = Target().on(api_keys.PRODUCE, old_answer(50), old_answer(53))
+    target.on(api_keys.FETCH, fetched(packed(50, 51, 52)), fetched(packed(53, 54)))
+
+    run = replayed([old], target, topics={"orders": 1})
+
+    assert asked(target) == [50, 53]
+    assert run.of(api_keys.FETCH)[0].retries == ["read_on"]
+
+
 def test_an_error_ends_it_and_is_not_its_answer() -> None:
     target = writable().on(api_keys.FETCH, fetched(at(50, FIRST)), fetched(b"", error=1))
 
@@ -123,6 +144,23 @@ def write(connection: Captured) -> None:
 def at(offset: int, records: bytes) -> bytes:
     """A batch as it is stored at an offset."""
     return offset.to_bytes(8, "big") + records[8:]
+
+
+def old_answer(base: int) -> Body:
+    """The answer to a Produce of version 2."""
+    part = {"index": 0, "errorCode": 0, "baseOffset": base, "logAppendTimeMs": -1}
+    return {"responses": [{"name": "orders", "partitionResponses": [part]}], "throttleTimeMs": 0}
+
+
+def packed(*offsets: int) -> bytes:
+    """Messages of magic 0, compressed together: what is around them has the offset of the last one."""
+    inside = b"".join(message(offset, 0, b"v%d" % offset) for offset in offsets)
+    return message(offsets[-1], 1, gzip.compress(inside, mtime=0))
+
+
+def message(offset: int, attributes: int, value: bytes) -> bytes:
+    body = struct.pack(">bbii", 0, attributes, -1, len(value)) + value
+    return struct.pack(">qiI", offset, len(body) + 4, zlib.crc32(body)) + body
 
 
 def fetch_from(*offsets: int) -> Body:
