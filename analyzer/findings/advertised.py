@@ -299,7 +299,8 @@ def _needs(capture: CaptureFrame, at: Address, of: _Client) -> bool:
     "one address for all, and asks for nothing more in ten seconds, although it stays connected. So is an address of "
     "the loopback interface that a broker gives to another host, after five seconds without work.",
     suppressed_when="Somebody got a connection there (connect-failed then), or work was done that only that node does; "
-    "those who ask need no partition of it; where one of several addresses is not followed, clients of which the "
+    "those who ask need no partition of it; on a broker's own host, where the client resolves a name to both address "
+    "families (connect-failed); where one of several addresses is not followed, clients of which the "
     "capture has connections to one end point only (it may lack the others); the broker went away (broker-lost).",
     advice="advertised.listeners: an address that clients resolve and reach, for each listener; in containers and "
     "clouds a listener for outside.",
@@ -403,6 +404,8 @@ def _is_stuck(capture: CaptureFrame, at: Limits, address: Address, of: _Client) 
     """Whether a client wants to go to an address that it was told, and does not."""
     if of.worked and len(of.ends) < 2:
         return False  # the capture may lack its other connections
+    if address.is_name and _goes_by_name(capture, address, of):
+        return False
     if address.is_loopback and not of.worked and not _is_on_loopback(capture, of):
         return capture.span[1] - of.informed_at >= at.seconds * SECOND
     if of.waits and not address.is_loopback and len(_sent_to(capture)[of.by]) == 1:
@@ -410,6 +413,19 @@ def _is_stuck(capture: CaptureFrame, at: Limits, address: Address, of: _Client) 
     again = of.asks
     often = len(again) >= at.asks and again[-1] - of.informed_at <= at.every_s * SECOND * len(again)
     return often and again[-1] - of.informed_at >= SECOND and _needs(capture, address, of)
+
+
+def _goes_by_name(capture: CaptureFrame, address: Address, of: _Client) -> bool:
+    """Whether a client on a broker's host tries both address families there at an advertised port: it resolves a name,
+    which may be the advertised one."""
+    families = {"[" in end for end in of.by if _ends_on_loopback(end, address.port)}
+    tried = (attempt.server for attempt in capture.attempts if attempt.refused)
+    return any(_ends_on_loopback(end, address.port) and ("[" not in end) in families for end in tried)
+
+
+def _ends_on_loopback(end: str, port: int) -> bool:
+    host, _, text = end.rpartition(":")
+    return text == str(port) and _is_loopback(host.strip("[]"))
 
 
 def _is_on_loopback(capture: CaptureFrame, of: _Client) -> bool:

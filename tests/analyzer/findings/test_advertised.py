@@ -62,6 +62,24 @@ def test_who_asks_for_little_may_just_look(times: int, every: float, topics: lis
     assert not unreachable(traffic)
 
 
+@pytest.mark.parametrize(("refused", "findings"), [("[::1]:9092", 0), ("[::1]:9093", 1)])
+def test_a_name_of_both_families_may_be_the_advertised_one(refused: str, findings: int, tmp_path: Path) -> None:
+    """`::1` refuses each time before `127.0.0.1` lets it in (localhost-ipv6-refused): connect-failed says so."""
+    traffic = Traffic(tmp_path)
+    traffic.tells("broker-1", by="127.0.0.1:9092")
+    leads(traffic, p0=1)
+    for number in range(6):
+        ends = {
+            "connection": f"127.0.0.1:{number}-127.0.0.1:9092#1",
+            "broker_ip": "127.0.0.1",
+            "client_ip": "127.0.0.1",
+        }
+        traffic.link(number, **ends, first_time=at(number), last_time=at(number + 0.5))
+        traffic.ask("Metadata", number, topics=["t"], on=number, **ends)
+    traffic.missed("::1", refused, 6)
+    assert len(unreachable(traffic)) == findings
+
+
 def test_a_client_that_works_reached_the_one_broker_by_its_name(tmp_path: Path) -> None:
     traffic = Traffic(tmp_path)
     traffic.tells("kafka-1.internal")
