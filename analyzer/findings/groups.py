@@ -165,26 +165,37 @@ def _counted(words: Iterator[str]) -> dict[str, int]:
     suppressed_when="No generation of the group came about (group-never-stable): members are put out then that do not "
     "sync in time. The member left, or came back under its static name (KIP-345); bytes are missing from a connection "
     "of it, or packets from the capture while no end of that connection was seen: it may have left in what is missing. "
-    "A record that its application does not get past ended it (partition-stuck). "
+    "A record that its application does not get past ended it, or another life of that client within a minute of those "
+    "(partition-stuck). "
     "A note: the group's coordinator had moved within the minute before, and the client had joined again; or the "
     "member had said that it stops for a while, as static ones do (KIP-848), and came back too late or not at all.",
     advice="Look for a crash, a pause of garbage collection, or the network of that member.",
     evidence="group-classic-librdkafka-4.3 (a member is killed), and without the packets in which it was and another "
     "left; cluster-* (a coordinator is killed: a note); forged rows",
     moved_s=60,
+    around_s=60,
     by_clock=True,
 )
 def session_timeout(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     events = capture.table("groups").every()
     moved = [(row["group_id"], row["time"]) for row in events if row["event"] == "coordinator_moved"]
     expired = [row for row in events if row["event"] == "expired"]
+    around = int(at.around_s * SECOND)
     stopped = _stopped(events)
     crashed = {member for group in restarts(capture) for member in group.members}
+    crashes = [(group, capture.clients[group.client]) for group in restarts(capture)]
     unheard = _unheard(capture, {row["member_id"] for row in expired})
     unstable = {capture.groups[1][number] for number in _never_stable(capture)} if expired else set()
     for event in expired:
         if event["member_id"] in unheard | crashed or event["group_id"] in unstable:
             continue
+        if any(
+            event["group_id"] == group.group
+            and (event["client_ip"], event["client_id"]) == whose
+            and group.since - around <= event["time"] <= group.until + around
+            for group, whose in crashes
+        ):
+            continue  # a life that began before the record, or had no time to come to it
         since = event["time"] - int(at.moved_s * SECOND)
         explained = any(group == event["group_id"] and since <= time <= event["time"] for group, time in moved)
         who = {"client_id": event["client_id"], "client_ip": event["client_ip"]}

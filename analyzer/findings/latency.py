@@ -16,6 +16,7 @@ from kwire.analyzer.findings.wording import client, count, lasting, listed, mome
 from kwire.analyzer.frame import arrow, spill
 from kwire.analyzer.frame.frame import NULL
 from kwire.analyzer.frame.grouping import rows_by_key, sort_by, split
+from kwire.analyzer.protocol import api_keys
 
 JUDGED = 100
 """Answers that a 99th percentile needs; of fewer it is the longest but one."""
@@ -45,8 +46,9 @@ def _lasted(capture: CaptureFrame, rows: np.ndarray) -> int:
     "a warning, 200 ms a note.",
     suppressed_when="Fewer than 100 such answers in the minute, or all within 10 s (then a note, where five of them "
     "and a tenth took half a second); what the broker held cannot be told apart; fetches of brokers among themselves; "
-    "what waited in a stall (broker-stall); connections on which three packets in a hundred were sent again, and no "
-    "note where most slow answers are of those on which one was: a lost request comes late (tcp-retransmission).",
+    "what waited in a stall (broker-stall); writes to a broker that replication-slow names; connections on which three "
+    "packets in a hundred were sent again, and no note where most slow answers are of those on which one was: a lost "
+    "request comes late (tcp-retransmission).",
     advice="Look at that broker's disks, garbage collection, request handlers and in-sync replicas.",
     evidence="forged: 100 answers of which 2 took 600 ms at the broker; 99 of them; and the same while held, and where "
     "packets were lost; tests/incidents lossy-link",
@@ -85,6 +87,8 @@ def broker_slow(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         if late < at.slow_ms * 1000 and 2 * int(repaired.sum()) > len(slow):
             continue
         requested = capture.exchanges.request_time[late_rows]
+        if api == api_keys.PRODUCE and _keeps_replicas(capture, broker, int(requested.min()), int(requested.max())):
+            continue
         text = f"{capture.brokers[broker]} needed {lasting(late)} or more for one in a hundred of {len(late_rows):,} "
         text += f"{api_name(api)} requests in the minute from {moment(int(requested.min()))}, without what it held, "
         places = int(slow[0]), int(late_rows[spent[late_rows].argmax()]), int(slow[-1])
@@ -101,6 +105,13 @@ def broker_slow(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
             severity=None if late >= at.slow_ms * 1000 else "note",
         )
     yield from _slow_in_short(capture, at, rows, spent, judged)
+
+
+def _keeps_replicas(capture: CaptureFrame, broker: int, since: int, until: int) -> bool:
+    """Whether replication-slow names a broker in a span of time: its disk makes its own writes slow too."""
+    spans = (span for span in replication.slow_spans(capture) if span.begin <= until and span.end >= since)
+    guilty = (replication.culprit(capture, span) for span in spans)
+    return any(of.broker == capture.brokers[broker] and not of.is_guess for of in guilty)
 
 
 _LOSSY = 0.03

@@ -63,6 +63,16 @@ def by_sets(traffic: Traffic, wrong: bool) -> None:
     slow_replica(traffic, {1: 800 if wrong else 4, 2: 4, 3: 800 if wrong else 4}, {1: [1, 3], 2: [2, 1], 3: [3, 1]})
 
 
+@case("broker-slow", "not of writes to a broker whose disk replicas wait for")
+def own_disk_of_both(traffic: Traffic, wrong: bool) -> None:
+    by_sets(traffic, not wrong)
+    for number in range(110):
+        took = 600 if number % 10 == 9 and number < 100 else 1
+        columns = {"acks": 1, "broker_us": took * 1000, "place": ("t", 3)}
+        ask(traffic, "Produce", 3, number / 6 + 0.05, took, 5, **columns)
+    in_order(traffic)
+
+
 @case("replication-slow", "not what a broker that stood still made wait")
 def one_moment(traffic: Traffic, wrong: bool) -> None:
     frozen(traffic, True)

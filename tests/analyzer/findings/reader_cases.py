@@ -217,6 +217,14 @@ def crashed(traffic: Traffic, wrong: bool) -> None:
     traffic.add("groups", time=at(40), event="expired", protocol="classic", **who)
 
 
+@case("member-session-timeout", "not of another life of the client that a record ended")
+def crashed_before(traffic: Traffic, wrong: bool) -> None:
+    for number in range(4):
+        life(traffic, number, 28)
+    who = {"group_id": "g", "client_id": "other" if wrong else "app", "client_ip": "10.0.0.1", "member_id": "before"}
+    traffic.add("groups", time=at(5), event="expired", protocol="classic", **who)
+
+
 def _in_background(traffic: Traffic, **more: Any) -> None:
     """A member that fetches and beats until it leaves after 10 s, and joins again over the same connection."""
     who = {"group_id": "g", "client_id": "app", "client_ip": "10.0.0.1", "event": "join", "protocol": "classic"}
