@@ -69,7 +69,7 @@ def test_a_name_of_both_families_may_be_the_advertised_one(refused: str, finding
     traffic.tells("broker-1", by="127.0.0.1:9092")
     leads(traffic, p0=1)
     for number in range(6):
-        ends = {
+        ends: dict[str, Any] = {
             "connection": f"127.0.0.1:{number}-127.0.0.1:9092#1",
             "broker_ip": "127.0.0.1",
             "client_ip": "127.0.0.1",
