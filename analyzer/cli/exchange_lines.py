@@ -52,6 +52,7 @@ _RESULT_SHARE = 0.4
 Row = dict[str, Any]
 
 _TIME = ("request_time", "response_time")
+_ID = ("correlation_id",)
 _LATENCY = ("total_us", "latency_us")
 _API = ("api", "api_key", "api_version")
 _CLIENT, _BROKER = ("client_ip", "client_port"), ("broker_ip", "broker_port")
@@ -63,7 +64,7 @@ _RESULT = (
 )
 _SIZES = ("request_bytes", "response_bytes")
 COLUMNS = frozenset(
-    (*_TIME, *_LATENCY, *_API, *_CLIENT, *_BROKER, *_SIZES, *_MARK, *_RESULT, "cause", "correlation_id", "client_id")
+    (*_TIME, *_LATENCY, *_API, *_CLIENT, *_BROKER, *_SIZES, *_MARK, *_RESULT, "cause", *_ID, "client_id")
 )
 """Columns of `exchanges` that a line reads."""
 
@@ -124,7 +125,7 @@ class Lines:
             _Column("broker", 1, 21, False, lambda row: _end_of(row, "broker"), _BROKER),
             _Column("request", 1, 9, True, lambda row: size(row["request_bytes"]), ("request_bytes",)),
             _Column("response", 1, 9, True, lambda row: size(row["response_bytes"]), ("response_bytes",)),
-            _Column("id", 2, 6, True, _correlation, ("correlation_id",)),
+            _Column("id", 2, 6, True, _correlation, _ID),
             _Column("client id", 1, 20, False, _client_id, ("client_id",)),
         ]
 
@@ -165,7 +166,7 @@ class Lines:
             [column("mostly", _mostly, (*_LATENCY, "cause"), (6, 8))] if any(map(_mostly, head)) else [],
             [column("client", self._ends.client, _CLIENT, (6, 21))],
             sizes,
-            [column("id", _correlation, ("correlation_id",), (5, 6), True)],
+            [column("id", _correlation, _ID, (5, 6), True)],
         ]
         room = width - 2 - sum(column.gap + column.width for column in always) - int(width * _RESULT_SHARE)
         chosen: list[_Column] = []
@@ -253,6 +254,8 @@ class Lines:
         cells = [
             self._times(column, block.columns)
             if column.reads is _TIME
+            else self._numbers(column, values[_ID[0]])
+            if column.reads is _ID
             else self._texts(column.heading, self._cell(column), column.reads, values)
             for column in self._columns
         ]
@@ -279,9 +282,18 @@ class Lines:
             texts = ["" if time == NULL else f"{(time - start) / 1_000_000:.{digits}f}" for time in times]
         else:
             texts = [self._time(None if time == NULL else moment(time)).strip() for time in times]
+        return self._all_aligned(column, texts)
+
+    def _numbers(self, column: _Column, numbers: Sequence[int | None]) -> list[str]:
+        """The text of each row's correlation id: no two of a connection are the same."""
+        return self._all_aligned(column, ["" if number is None else str(number) for number in numbers])
+
+    def _all_aligned(self, column: _Column, texts: list[str]) -> list[str]:
+        """The texts of a column to the right; where there is no width, as they stand in lines."""
         if self._width is not None:
             return texts
-        return [" " * column.gap + _aligned(column, text, column.width) for text in texts]
+        gap = " " * column.gap
+        return [gap + text.rjust(column.width) for text in texts]
 
     def _digits(self) -> int:
         return 3 if self._width is not None and self._width < _ROOMY else 6
@@ -358,7 +370,7 @@ class Lines:
             _Column("from", 2, end, False, self._ends.client, _CLIENT),
             _Column("to", 1, end, False, self._ends.broker, _BROKER),
             _Column("bytes", 1, 9, True, lambda row: size(row["request_bytes"]), ("request_bytes",)),
-            _Column("id", 2, 6, True, _correlation, ("correlation_id",)),
+            _Column("id", 2, 6, True, _correlation, _ID),
         ]
 
     def frames(self, exchanges: Iterable[Any], limit: int | None) -> Iterator[str]:

@@ -15,8 +15,8 @@ from kwire.analyzer.payloads.field_paths import DecodedFields
 from kwire.analyzer.protocol.budget import Budget
 from kwire.analyzer.records.record_trees import contents
 
-BYTES, RECORDS, SECONDS = 512 << 20, 1_000_000, 60.0
-"""Of one exchange: what its batches may become, their records, and the time that these take."""
+BYTES, RECORDS, SECONDS = 512 << 20, 500_000, 60.0
+"""Of one exchange: what its batches may become, their records (5 s of processor at most), and the time of these."""
 
 
 class RecordPayloads:

@@ -8,6 +8,7 @@ end; what waits is packed, beyond `HELD_ROWS` in files without a name; of each t
 
 from __future__ import annotations
 
+import functools
 import io
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +31,9 @@ HELD_ROWS: Final = 1 << 14
 
 Messages = tuple[Message | None, Message | None]
 """Request and response of an exchange, where they are kept."""
+
+_MAKE: Final[Callable[[tuple[Any, ...]], Message]] = functools.partial(tuple.__new__, Message)
+"""`Message._make`, in half of the time."""
 
 _SIDES: Final = ("request", "response")
 _PARTITIONS: Final = "partitions"
@@ -155,7 +159,7 @@ class ExchangeBlock:
                 sides.append([None] * table.num_rows)
                 continue
             columns = [arrow.python_values(table.column(f"{side}.{name}")) for name in Message._fields]
-            values = map(Message._make, zip(*columns, strict=True))
+            values = map(_MAKE, zip(*columns, strict=True))
             sides.append([None if message.data is None else message for message in values])
         messages: list[Messages] = list(zip(*sides, strict=True))
         rows = table.select([name for name in table.column_names if "." not in name and name != _PARTITIONS])

@@ -101,7 +101,7 @@ def record(kills: int, rng: random.Random, folder: Path) -> Iterator[str]:
     """Kill a recording in files of 40 kB on a disk that gets full."""
     frames = [entry.data for entry in sample_records()]
     for number in range(kills):
-        with _disk(_new(folder / f"disk{number}"), rng.randint(100, 900)) as disk, contextlib.closing(Wire()) as wire:
+        with _disk(_new(folder / f"disk{number}"), rng.randint(60, 400)) as disk, contextlib.closing(Wire()) as wire:
             out, sent = _new(disk / "row"), 0
             options = ["-i", wire.name, "-o", out, "--rotate-bytes", "40kB", "--keep", "1000"]
             over = threading.Event()

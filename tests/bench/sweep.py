@@ -55,6 +55,8 @@ show {} --count-by client_id,topic
 show {} --sort -latency
 show {} --sort latency --limit 5
 show {} --filter 'topic ~ "a" or request.topics[].name == "b"'
+show {} --filter 'value.x > 1'
+show {} --follow 1
 show {} --color always
 show {} -w chosen.pcapng --filter 'api == Produce'
 story {}
