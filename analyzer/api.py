@@ -67,6 +67,7 @@ from kwire.captures.frame_kinds import unread_lines
 from kwire.captures.kernels import NULL
 
 if TYPE_CHECKING:
+    from kwire.analyzer.analysis.journeys_of_points import JourneysOfPoints
     from kwire.analyzer.frame.parquet import RowGroups
     from kwire.analyzer.frame.pending import PendingTables
     from kwire.analyzer.messages.record_payloads import RecordPayloads
@@ -107,6 +108,7 @@ def analyze(
     keep_secrets: bool = False,
     meaning: bool = True,
     journeys: bool = True,
+    same_clock: bool = False,
     schemas: str | os.PathLike[str] | None = None,
     registry: str | None = None,
     payloads: bool = False,
@@ -125,7 +127,8 @@ def analyze(
     headers, checksums checked), `meta` (a row a record, without content) or `full` (with it); decompressed_limit,
     decompressed_ratio: what one batch may become, in bytes and times its size. keep_bytes: also the table `messages`;
     keep_secrets: nothing in it overwritten; meaning: also what the traffic means (the tables of `tables.MEANING`; of
-    a filtered capture they stay empty); journeys: of these also `journeys`; schemas, registry, payloads: decode keys
+    a filtered capture they stay empty); journeys: of these also `journeys`; same_clock: the clocks of all points
+    agree, so `journeys` also has batches produced at one and read at another; schemas, registry, payloads: decode keys
     and values of records (records="full"): with the schemas of a folder, with those of a registry (its URL), as far as
     no schema is needed; append: add to the dataset at `out`; wait: for another process that is writing it. Raises
     CaptureError, LogError and DatasetError."""
@@ -140,6 +143,7 @@ def analyze(
         meaning,
         journeys,
         PayloadOptions.of(None if schemas is None else os.fspath(schemas), registry, payloads),
+        same_clock,
     )
     how = ReadOptions(rotated, ports, threads, window_bytes, frame_limit, keylogs)
     return decode(captures, out, how, choice, append=append, wait=wait, progress=progress, stdin=stdin)
@@ -169,12 +173,14 @@ def decode(
     without = {*tables.RUN_TABLES, *(() if choice.keep_bytes else ("messages",)), *WITHOUT[choice.records]}
     rows_of: dict[str, list[pa.Table]] = {name: [] for name in tables.TABLES if name not in without}
     load_extensions(choice)
+    joint = _joint_journeys(choice, points)
     if out is None:
 
         def keep(name: str, table: pa.Table) -> None:
             rows_of[name].append(table)
 
-        result = joined([read_point(point, settings, choice, keep, progress, stdin) for point in points])
+        result = joined([read_point(point, settings, choice, keep, progress, stdin, joint) for point in points])
+        rows_of["journeys"] += () if joint is None else joint.rows()
         result.tables = {name: concatenated(name, parts) for name, parts in rows_of.items()}
         result.tables["findings"] = findings_of(result, result.tables)
         return result
@@ -190,11 +196,22 @@ def decode(
                 seen(name, rows)
             writer.write(name, rows if early is None else early.take(name, rows))
 
-        result = joined([read_point_later(point, settings, choice, put, progress, stdin) for point in points])
+        result = joined([read_point_later(point, settings, choice, put, progress, stdin, joint) for point in points])
+        for table in () if joint is None else joint.rows():
+            put("journeys", table)
         findings = findings_of(result, writer.settle()) if early is None else _early_findings(result, early, writer)
         writer.write("findings", findings)
         writer.commit(manifest(result))
     return result
+
+
+def _joint_journeys(choice: AnalysisOptions, points: Sequence[CapturePoint | LogPoint]) -> JourneysOfPoints | None:
+    """Return what takes the journeys of all capture points, if these have one clock."""
+    if not choice.same_clock or sum(isinstance(point, CapturePoint) for point in points) < 2:
+        return None
+    from kwire.analyzer.analysis.journeys_of_points import JourneysOfPoints
+
+    return JourneysOfPoints()
 
 
 def _pending_tables() -> PendingTables:

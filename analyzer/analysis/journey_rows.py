@@ -6,7 +6,7 @@ row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -62,8 +62,11 @@ _LATEST_MS: Final = np.iinfo(np.int64).max // 1000
 _SCHEMA: Final = tables.schema("journeys")
 
 
-def rows(capture: str, known: Known, transactions: Log, groups: Groups) -> Iterator[pa.Table]:
-    """Make all rows. `transactions`: columns of `TRANSACTION_COLUMNS`; `groups`: those of each client."""
+def rows(
+    captures: Sequence[str], known: Known, transactions: Log, groups: Groups, point: np.ndarray | None = None
+) -> Iterator[pa.Table]:
+    """Make all rows. `transactions`: columns of `TRANSACTION_COLUMNS`; `groups`: those of each client; `point`: of each
+    origin, as an index in `captures`, where there are several."""
     readers = readers_of(known, groups)
     pairs = pairs_of(known, readers)
     counts = np.ones(known.commits.shape[1], np.bool_)
@@ -95,7 +98,9 @@ def rows(capture: str, known: Known, transactions: Log, groups: Groups) -> Itera
         elif len(alone):
             batch, pair, reason = alone, np.full(len(alone), NULL), reason_alone
         columns = {
-            "capture": arrow.dictionary(arrow.zeros(len(batch), np.int32), [capture]),
+            "capture": arrow.dictionary(
+                arrow.zeros(len(batch), np.int32) if point is None else point[part[B_ORIGIN][batch]], captures
+            ),
             **_batch_columns(known, part, batch, transactions),
             **_reader_columns(known, readers, pairs, committed, pair),
             "reason": arrow.dictionary(np.where(reason == WHOLE, NULL, reason), REASONS),

@@ -231,7 +231,7 @@ class Journeys:
             return
         known = self._known(topic_name).settled()
         self._batches, self._reads, self._commits, self._silent, self._labels = [], [], [], [], []
-        for table in journey_rows.rows(capture, known, self._transactions, self.groups):
+        for table in journey_rows.rows([capture], known, self._transactions, self.groups):
             yield "journeys", table
 
     def _known(self, topic_name: TopicName) -> journey_matching.Known:

@@ -27,6 +27,9 @@ from kwire.analyzer.frame import arrow
 MAX_KNOWN: Final = 1 << 17
 """Partitions whose ends are remembered: 450 bytes each. A broker that leads a tenth of it is a large one."""
 
+_PIECE: Final = 1 << 12
+"""Readers whose numbers are Python's at a time: all that last end at once where the capture ends."""
+
 _WENT_ON: Final = 2
 """Value of S_BEGUN: an earlier rotation has a row of the reader."""
 
@@ -68,22 +71,27 @@ class ReaderNumbers(NamedTuple):
     isolation_level: int
 
 
+def _nothing_known() -> h.PurgatoryState:
+    know = h.PurgatoryState(
+        ends=np.zeros((64, h.E_COLUMNS), np.int64),
+        entries=np.zeros((64, h.S_COLUMNS), np.int64),
+        chains=np.full(128, -1, np.int64),
+        sessions=np.zeros((64, h.Z_COLUMNS), np.int64),
+        connections=np.array([[-1, 0]] * 64, np.int64),
+        gone=np.zeros((64, h.S_COLUMNS), np.int64),
+        v=np.zeros(h.V_COLUMNS, np.int64),
+    )
+    know.v[[h.V_ENTRY_FREE, h.V_SESSION_FREE]] = -1
+    return know
+
+
 class Sessions:
     """Fetch sessions of a capture point, in progress; `over`: readers of those that have ended."""
 
     def __init__(self) -> None:
         self.over: list[Reader] = []
         self._partitions = _Partitions()
-        self._know = h.PurgatoryState(
-            ends=np.zeros((64, h.E_COLUMNS), np.int64),
-            entries=np.zeros((64, h.S_COLUMNS), np.int64),
-            chains=np.full(128, -1, np.int64),
-            sessions=np.zeros((64, h.Z_COLUMNS), np.int64),
-            connections=np.array([[-1, 0]] * 64, np.int64),
-            gone=np.zeros((64, h.S_COLUMNS), np.int64),
-            v=np.zeros(h.V_COLUMNS, np.int64),
-        )
-        self._know.v[[h.V_ENTRY_FREE, h.V_SESSION_FREE]] = -1
+        self._know = _nothing_known()
         self._known = 0
 
     def take(self, window: Window, rows: np.ndarray, served: np.ndarray, taken_up: np.ndarray) -> np.ndarray:
@@ -131,6 +139,7 @@ class Sessions:
         self._make_room(0, 0, 0)
         h.end_sessions(open_, self._know)
         self._take_over(names)
+        self._partitions, self._know = _Partitions(), _nothing_known()
 
     def onward(self) -> None:
         """Continue in another rotation, after a copy made the rows of this one's readers: open readers begin anew."""
@@ -213,7 +222,8 @@ class Sessions:
         def text(number: int) -> str | None:
             return None if number == s.NULL else strings[number]
 
-        for row in self._know.gone[:count].tolist():
+        pieces = (self._know.gone[at : min(at + _PIECE, count)].tolist() for at in range(0, count, _PIECE))
+        for row in itertools.chain.from_iterable(pieces):
             if row[h.S_BEGUN] == _WENT_ON and row[h.S_TO_NS] <= row[h.S_FROM_NS]:
                 continue  # it fetched nothing in this rotation
             connection = row[h.S_CONNECTION]

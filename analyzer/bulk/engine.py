@@ -328,6 +328,8 @@ class Engine:
         try:
             for ended in self.ended(progress, over):
                 yield self.merging.take(ended, self.done_packets, helpers.each)
+            if over:
+                self.merging.release()
         finally:
             helpers.leave()
 
@@ -367,6 +369,8 @@ class Engine:
                     yield done
                     self._recycle(done)
                     done = []
+            if not self._leaving:  # what is left is worked on without the memory for reading
+                self.reader.close()
             if done:
                 self.done_packets = until
                 yield done

@@ -521,6 +521,10 @@ class ShardMerger:
             getattr(window, name).flags.writeable = False
         return window
 
+    def release(self) -> None:
+        """Let go of the memory for rows: no window follows."""
+        self._buffers = BufferPool()
+
     def forget(self, others: Iterable[np.ndarray]) -> None:
         """Forget names that neither the shards nor `others` (numbers of strings) mean any more.
 

@@ -66,6 +66,11 @@ class AnalyzeOptions(SparkOptions, LiveOptions, PayloadArguments, ReadArguments,
     journeys: bool = flag(
         "--no-journeys", default=True, help="leave out the table journeys: who read each produced batch, and when"
     )
+    same_clock: bool = flag(
+        "--same-clock",
+        help="the clocks of all capture points agree, and they are of one cluster: the table journeys also has batches "
+        "produced at one and read at another (else each point stands for itself)",
+    )
     keep_secrets: bool = flag(
         "--keep-secrets", help="with --keep-bytes: secrets too, so that the dataset holds passwords"
     )
@@ -123,6 +128,18 @@ def run_by(options: AnalyzeOptions) -> str:
     for name in NEEDS_DATASET if not options.out else ():
         if getattr(options, name):
             raise UsageError(f"--{name.replace('_', '-')} goes with -o DATASET", "add -o DATASET")
+    if options.same_clock:
+        apart = {
+            "--engine spark": options.engine == "spark",
+            "--follow": options.follow,
+            "--no-journeys": not options.journeys,
+            "--no-analysis": not options.meaning,
+            "--filter": options.filter is not None,
+            "-i": options.interface is not None,
+        }
+        for spelled in (name for name, chosen in apart.items() if chosen):
+            hint = "it joins the journeys of several captures that are read whole, in this process"
+            raise UsageError(f"--same-clock does not go with {spelled}", hint)
     if options.interface is not None and options.engine == "spark":
         hint = "leave out --engine spark, or kwire record first"
         raise UsageError("-i is captured and decoded in this process", hint)

@@ -32,6 +32,7 @@ class AnalysisOptions:
     records, limits       how far record batches are opened, and how large they may become
     meaning               also analyse the traffic (`tables.MEANING`)
     journeys              of it also the table `journeys`
+    same_clock            of journeys, batches produced at one capture point and read at another: their clocks agree
     payloads              decode keys and values, where records are opened with their content"""
 
     filter: Any = None
@@ -43,6 +44,7 @@ class AnalysisOptions:
     meaning: bool = True
     journeys: bool = True
     payloads: PayloadOptions | None = None
+    same_clock: bool = False
 
     @classmethod
     def of(
@@ -57,6 +59,7 @@ class AnalysisOptions:
         meaning: bool = True,
         journeys: bool = True,
         payloads: PayloadOptions | None = None,
+        same_clock: bool = False,
     ) -> AnalysisOptions:
         """Make options of plain arguments: the filter as text or parsed, None for the default limits.
 
@@ -64,7 +67,8 @@ class AnalysisOptions:
         if records not in WITHOUT:
             raise ValueError(f"records={records!r}: there are {', '.join(WITHOUT)}")
         limits = BatchLimits(decompressed_limit or BatchLimits.bytes, decompressed_ratio or BatchLimits.ratio)
-        return cls(parsed(filter), connection, keep_bytes, records, limits, keep_secrets, meaning, journeys, payloads)
+        selection = parsed(filter), connection, keep_bytes, records, limits, keep_secrets
+        return cls(*selection, meaning, journeys, payloads, same_clock)
 
     @classmethod
     def from_arguments(cls, options: AnalyzeOptions) -> AnalysisOptions:
@@ -81,6 +85,7 @@ class AnalysisOptions:
             options.meaning,
             options.journeys,
             payloads,
+            options.same_clock,
         )
 
     @property

@@ -19,6 +19,7 @@ from kwire.analyzer.analysis.cluster_metadata import TopicIds
 from kwire.analyzer.analysis.control_exchanges import Border, ControlExchanges
 from kwire.analyzer.analysis.groups import GroupCollector
 from kwire.analyzer.analysis.journeys import Journeys
+from kwire.analyzer.analysis.journeys_of_points import JourneysOfPoints
 from kwire.analyzer.analysis.offsets import Offsets
 from kwire.analyzer.analysis.sessions import Sessions, readers_table
 from kwire.analyzer.analysis.transactions import Transactions
@@ -31,6 +32,10 @@ MOST_HELD_BYTES: Final = 96 << 20
 """Bytes that a collector keeps until the capture ends (`ResumableCollector.held_bytes`), beside its state after the
 last rows: beyond them, what has ended becomes rows at once. That is 600,000 commits, or 100,000 events of groups or of
 transactions."""
+
+MOST_HELD_JOINTLY: Final = 4 * MOST_HELD_BYTES
+"""The same of the journeys of all capture points of one clock: four million batches. Beyond it, what a point's own
+readers have passed becomes rows without those of other points."""
 
 MOST_READERS: Final = 200_000
 """Readers that are over, a third of a kilobyte each, beyond which they become rows at once."""
@@ -47,10 +52,17 @@ _ROWS_AT_ONCE: Final = 8192
 
 class AnalysisTables:
     """Collects what the traffic means. `control`, `collectors`: those of the capture point before, where this one goes
-    on with it; without collectors the tables stay empty. `early_rows`: how often rows were made on the way."""
+    on with it; without collectors the tables stay empty. `early_rows`: how often rows were made on the way; `joint`:
+    takes the journeys in place of making rows, where capture points have one clock."""
 
-    def __init__(self, control: ControlExchanges, collectors: Sequence[ResumableCollector]) -> None:
+    def __init__(
+        self,
+        control: ControlExchanges,
+        collectors: Sequence[ResumableCollector],
+        joint: JourneysOfPoints | None = None,
+    ) -> None:
         self.control = control
+        self._joint = joint
         self.collectors = tuple(collectors)
         self.early_rows = 0
         self._held_before = [0 for _ in self.collectors]
@@ -92,7 +104,9 @@ class AnalysisTables:
         answered = [packet for time, packet in self._windows if time <= latest - ANSWERED_NS]
         border = Border(topics.name, max(answered, default=0))
         for position, collector in enumerate(self.collectors):
-            if collector.held_bytes - self._held_before[position] > MOST_HELD_BYTES:
+            joint = self._joint is not None and isinstance(collector, Journeys)
+            most = MOST_HELD_JOINTLY - self._joint.held_bytes if self._joint is not None and joint else MOST_HELD_BYTES
+            if collector.held_bytes - self._held_before[position] > most:
                 after = collector.onward(border)
                 if isinstance(collector, Journeys):
                     collector.groups = self._groups_so_far()
@@ -140,6 +154,9 @@ class AnalysisTables:
                 give_back()
             if isinstance(collector, Journeys):
                 collector.groups = _groups(rows["clients"][-1], before)
+                if self._joint is not None:
+                    self._joint.add(capture, collector, topics.names)
+                    continue
                 yield from collector.tables(capture, topics.name)  # they are many: Parquet takes them as they are
                 continue
             for name, table in collector.tables(capture, topics.name):

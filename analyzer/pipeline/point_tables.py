@@ -20,6 +20,7 @@ from kwire.analyzer.analysis import Collector, ResumableCollector
 from kwire.analyzer.analysis.cluster_metadata import Brokers, Leaders, Offers, TopicIds
 from kwire.analyzer.analysis.connections import EndedConnections
 from kwire.analyzer.analysis.control_exchanges import Border, ControlExchanges
+from kwire.analyzer.analysis.journeys_of_points import JourneysOfPoints
 from kwire.analyzer.analysis.latency import Latency
 from kwire.analyzer.analysis.record_sets import OpenedRecords
 from kwire.analyzer.analysis.summary import CaptureStats, Summary
@@ -64,7 +65,8 @@ class CarryOver:
 class PointTables(Sink[Rows]):
     """See above. `waiting`: exchanges that are in no table yet, about `rows` of them (of partitions some weigh as much
     as one, as memory goes); `look_up`: gives the name for a topic's id, by default as far as messages have said it;
-    `before`: this capture point goes on where that one ended; `enough_rows`: so many become rows at once."""
+    `before`: this capture point goes on where that one ended; `enough_rows`: so many become rows at once; `joint`:
+    takes the journeys, where several points have one clock."""
 
     def __init__(
         self,
@@ -75,6 +77,7 @@ class PointTables(Sink[Rows]):
         look_up: Callable[[str], str] | None = None,
         before: CarryOver | None = None,
         enough_rows: int | None = None,
+        joint: JourneysOfPoints | None = None,
     ) -> None:
         self.names = names
         self.topics = topics or (TopicIds() if before is None else before.topics.onward(names.capture))
@@ -89,7 +92,7 @@ class PointTables(Sink[Rows]):
         self.latency = Latency() if before is None else before.latency
         collectors = AnalysisTables.all_collectors(options.journeys) if before is None else before.collectors
         self.analysis = AnalysisTables(
-            ControlExchanges() if before is None else before.control, collectors if options.means else ()
+            ControlExchanges() if before is None else before.control, collectors if options.means else (), joint
         )
         self._ended = EndedConnections()
         self._brokers = Brokers() if before is None else before.brokers.onward(names.capture)

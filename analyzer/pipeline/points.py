@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, Final
 import pyarrow as pa
 
 from kwire.analyzer.analysis.cluster_metadata import TopicIds
+from kwire.analyzer.analysis.journeys_of_points import JourneysOfPoints
 from kwire.analyzer.analysis.record_sets import RowGroupBuffer, payload_columns
 from kwire.analyzer.analysis.summary import Summary
 from kwire.analyzer.bulk.engine import Engine, Settings
@@ -82,10 +83,13 @@ def read_point(
     put: Callable[[str, pa.Table], None],
     progress: Progress | None = None,
     stdin: BinaryIO | None = None,
+    joint: JourneysOfPoints | None = None,
 ) -> PointResult:
     """Decode one capture point, or read a partition's log segments. `put` gets the rows, table by table, each table at
-    least once (it may be empty)."""
-    return read_point_later(point, settings, options, lambda name, rows: put(name, as_table(rows)), progress, stdin)
+    least once (it may be empty); `joint`: takes the journeys, where several points have one clock."""
+    return read_point_later(
+        point, settings, options, lambda name, rows: put(name, as_table(rows)), progress, stdin, joint
+    )
 
 
 def read_point_later(
@@ -95,11 +99,12 @@ def read_point_later(
     put: Callable[[str, LazyTable], None],
     progress: Progress | None = None,
     stdin: BinaryIO | None = None,
+    joint: JourneysOfPoints | None = None,
 ) -> PointResult:
     """Like `read_point`; `put` may also get a function that makes the table, to be called in any thread."""
     if isinstance(point, LogPoint):
         return _read_log(point, settings, options, put, progress)
-    parts = _point_rows(point, settings, options, progress, stdin)
+    parts = _point_rows(point, settings, options, progress, stdin, joint)
     while True:
         try:
             name, rows = next(parts)
@@ -163,7 +168,12 @@ def point_tables(
 
 
 def _point_rows(
-    point: CapturePoint, settings: Settings, options: AnalysisOptions, progress: Progress | None, stdin: BinaryIO | None
+    point: CapturePoint,
+    settings: Settings,
+    options: AnalysisOptions,
+    progress: Progress | None,
+    stdin: BinaryIO | None,
+    joint: JourneysOfPoints | None = None,
 ) -> Generator[tuple[str, LazyTable], None, PointResult]:
     size = size_of(point)
     if options.records == FULL or (options.filter is not None and options.filter.needs_payloads):
@@ -172,7 +182,7 @@ def _point_rows(
     engine = Engine(point, how, stdin, reader=_reader(point, how))
     topics = TopicIds()
     ahead = NamesAhead(topics, point, settings)
-    sink = PointTables(engine.merging.names, options, settings.threads, topics, ahead.look_up)
+    sink = PointTables(engine.merging.names, options, settings.threads, topics, ahead.look_up, joint=joint)
 
     def report(read: int) -> None:
         if progress is not None:
