@@ -357,7 +357,7 @@ def _section(report: Report, section: Section) -> dict[str, Any]:
     tables = [_table(title, answer, report.span) for title, answer in report.tables(section)]
     shown = sorted({report.answers[chart.answer].question.shown for chart in section.charts})
     charts = [
-        {"name": chart.name, "title": chart.title, "choice": chart.kind == "choice"}
+        {"name": chart.name, "title": chart.title, "choice": chart.choice}
         for chart in section.charts
         if report.span is not None and any(chart.make(report.answers[chart.answer], report.span).choices.values())
     ]

@@ -50,7 +50,7 @@ class Chart:
     """A chart over time. `make`: from the answer to (epoch seconds of the intervals, {label: values}).
 
     `kind`: `stacked` (parts of a whole), `lines` (each for itself, on a logarithmic scale) or `choice` (one
-    `lines` chart for each key of a nested mapping, of which the reader picks one).
+    `lines` chart for each key of a nested mapping, of which the reader picks one, named by the label `choice`).
     """
 
     name: str
@@ -59,6 +59,7 @@ class Chart:
     kind: str
     answer: str
     make: Callable[[AnsweredQuestion, Span], ChartData]
+    choice: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,15 +165,15 @@ CHARTS = {
     ),
     "bytes": Chart("bytes", "Bytes a second, by API", "B/s", "stacked", "over_time", _stacked("api", "bytes", True)),
     "latency": Chart(
-        "latency", "Latency over time", "ms", "choice", "over_time", _durations("api", "exchanges", _LATENCIES)
+        "latency", "Latency over time", "ms", "choice", "over_time", _durations("api", "exchanges", _LATENCIES), "API"
     ),
     "end_to_end": Chart(
         "end_to_end", "From producer to reader over time", "ms", "choice", "journeys_over_time",
-        _durations("reader", "batches", _LATENCIES),
+        _durations("reader", "batches", _LATENCIES), "reader",
     ),
     "lag": Chart(
         "lag", "Lag of groups over time", "ms", "choice", "lag_over_time",
-        _durations("group_id", "lag_us", {"not fetched": "lag_us", "not committed": "commit_lag_us"}),
+        _durations("group_id", "lag_us", {"not fetched": "lag_us", "not committed": "commit_lag_us"}), "group",
     ),
     "errors": Chart(
         "errors", "Responses with an error, by error", "", "stacked", "errors_over_time",

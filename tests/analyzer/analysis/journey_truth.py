@@ -15,6 +15,7 @@ import contextlib
 import datetime
 import functools
 import random
+import subprocess
 import tempfile
 import threading
 import time
@@ -194,6 +195,26 @@ def all_at_once(truth: Truth, works: list[Callable[[], None]]) -> Iterator[None]
         raise truth.failures[0]
 
 
+def write_and_read_in_java(cluster: Cluster, truth: Truth, topic: str, seconds: float) -> None:
+    """Let Java's producers, consumers and share consumer do the same (`Stamps.java`). Raises RuntimeError."""
+    lib = jars.fetch(cluster.spec.version)
+    command = [jars.find_java().java, "-Xmx256m", "-cp", f"{lib}/*", str(Path(__file__).with_name("Stamps.java"))]
+    arguments = [cluster.bootstrap, topic, str(PARTITIONS), str(seconds)]
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=300, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr[-2000:])
+    for line in done.stdout.splitlines():
+        kind, *words, stamp = line.rstrip("\t").split("\t")
+        if kind == "produced":
+            truth.written[words[1].encode()] = Written(words[0], int(stamp))
+        elif kind == "acknowledged":
+            entry = truth.written[words[0].encode()]
+            entry.where, entry.acknowledged = (topic, int(words[1]), int(words[2])), int(stamp)
+        elif kind == "received":
+            where = topic, int(words[2]), int(words[3])
+            truth.received.setdefault((words[0], where), (int(stamp), words[1].encode()))
+
+
 def make_topic(cluster: Cluster, copies: int) -> str:
     """Make a topic of `PARTITIONS` partitions."""
     topic = f"journeys-{uuid.uuid4().hex[:8]}"
@@ -209,8 +230,12 @@ def captured(cluster: Cluster, path: Path) -> contextlib.AbstractContextManager[
     return capturing("record", "-i", "lo", "-f", expression, "-o", path)
 
 
-def run(cluster: Cluster, path: Path, seconds: float, copies: int = 1, kill: bool = False) -> Truth:
-    """Write and read for so long, captured. kill: a broker is killed in the middle and started again."""
+def run(
+    cluster: Cluster, path: Path, seconds: float, copies: int = 1, kill: bool = False, java: bool = False
+) -> tuple[Truth, Truth]:
+    """Write and read for so long, captured; the truth of librdkafka's clients, and of Java's, which have a topic of
+    their own (java). kill: a broker is killed in the middle and started again."""
+    java_truth = Truth()
     truth, topic = Truth(), make_topic(cluster, copies)
     # The first one waits until the coordinator has loaded.
     Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": "first"}).init_transactions(START_SECONDS)
@@ -220,6 +245,9 @@ def run(cluster: Cluster, path: Path, seconds: float, copies: int = 1, kill: boo
             *(functools.partial(write, cluster, truth, name, PRODUCERS[name], topic, until) for name in PRODUCERS),
             *(functools.partial(read, cluster, truth, name, CONSUMERS[name], topic, until) for name in CONSUMERS),
         ]
+        if java:
+            java_topic = make_topic(cluster, copies)
+            works.append(functools.partial(write_and_read_in_java, cluster, java_truth, java_topic, seconds))
         with all_at_once(truth, works):
             if kill:
                 time.sleep(seconds / 3)
@@ -227,7 +255,7 @@ def run(cluster: Cluster, path: Path, seconds: float, copies: int = 1, kill: boo
                 time.sleep(seconds / 3)
                 cluster.restart(2)
         recording.end()
-    return truth
+    return truth, java_truth
 
 
 def _us(moment: datetime.datetime | None) -> int | None:
@@ -374,6 +402,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30)
     parser.add_argument("--nodes", type=int, default=1)
     parser.add_argument("--kill", action="store_true")
+    parser.add_argument("--java", action="store_true", help="with clients of Java, a share consumer too")
     parser.add_argument("--lag", action="store_true")
     parser.add_argument("--keep", type=Path, help="where the capture goes")
     options = parser.parse_args()
@@ -387,14 +416,14 @@ def main() -> None:
             if options.lag:
                 truth, topics = run_lag(cluster, path, options.seconds)
             else:
-                truth = run(cluster, path, options.seconds, options.nodes, options.kill)
+                truth, java = run(cluster, path, options.seconds, options.nodes, options.kill, options.java)
         finally:
             cluster.stop()
         rows, exchanges = journeys_of(path)
         if not options.lag:
-            figures = judge(truth, rows, exchanges)
-            print(f"{figures.placed} of {figures.batches} batches placed, {figures.received} receipts")
-            print(f"{len(figures.wrong)} wrong", *figures.wrong[:10], sep="\n")
+            for figures in (judge(truth, rows, exchanges), judge(java, rows, exchanges)):
+                print(f"{figures.placed} of {figures.batches} batches placed, {figures.received} receipts")
+                print(f"{len(figures.wrong)} wrong", *figures.wrong[:10], sep="\n")
             return
         for topic in topics:
             every = list(lags(truth, rows, topic, 100, 30_000_000))

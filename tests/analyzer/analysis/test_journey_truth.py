@@ -16,8 +16,11 @@ from tests.live import Wire
 def test_every_batch_is_placed_and_none_wrongly(shared_brokers: Start, wire: Wire, tmp_path: Path) -> None:
     del wire  # it says whether packets can be captured here
     path = tmp_path / "capture.pcap"
-    truth = run(shared_brokers(Spec()), path, seconds=4)
-    figures = judge(truth, *journeys_of(path))
-    assert figures.wrong == []
-    assert figures.placed == figures.batches > 50
+    truth, java = run(shared_brokers(Spec()), path, seconds=4, java=True)
+    journeys = journeys_of(path)
+    for clients in (truth, java):
+        figures = judge(clients, *journeys)
+        assert figures.wrong == []
+        assert figures.placed == figures.batches > 50
     assert {entry.client for entry in truth.written.values() if entry.where} == {*PRODUCERS}
+    assert {group for group, _ in java.received} == {"j-848", "j-classic", "j-share"}

@@ -245,6 +245,13 @@ def test_every_table_shows_the_sql_that_made_it(report: Report, page_file: Path)
         assert markupsafe.escape(answer.question.shown) in text
 
 
+def test_a_chart_of_which_one_is_chosen_says_what_of(page_file: Path) -> None:
+    chosen = {chart.name: chart.choice for chart in sections.CHARTS.values() if chart.kind == "choice"}
+    assert chosen == {"latency": "API", "end_to_end": "reader", "lag": "group"}
+    figure = page_file.read_text(encoding="utf-8").split('id="chart-latency"')[1].split("</figure>")[0]
+    assert "<label>API <select>" in figure
+
+
 def test_parts_of_no_bytes_are_left_out(report: Report) -> None:
     assert [row["bytes"] for row in report.answers["coverage"].dicts()] == [10]
 
