@@ -27,7 +27,7 @@ from tests.brokers.fixtures import Start
 from tests.incidents.lab import Lab, sleep
 
 PAIRS = Path(__file__).parent / "pairs"
-SECONDS = 8.0
+SECONDS = 6.0
 WRITER, READER = "orders-writer", "billing"
 
 Run = Callable[..., Path]
