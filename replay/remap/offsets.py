@@ -181,19 +181,20 @@ class Offsets:
         return all(end is not None and end < offset for end in ends)
 
     def unread(
-        self, reader: tuple[str, str, int], asked: tuple[int | None, int | None], was: Body | None, now: Body | None
+        self, reader: tuple[str, str, int], requested: tuple[int | None, int | None], was: Body | None, now: Body | None
     ) -> int | None:
         """Where a reader goes on after an answer that ended before what the captured reader had by then, and the target
         has stored; None if it has all of it, or nothing says so.
 
-        `reader`: connection, topic and partition; `asked`: the captured offset and the target's that a fetch asked for,
-        if it named the partition; `was`, `now`: the captured answer about it, and the target's.
+        - `reader`: connection, topic and partition
+        - `requested`: the captured offset and the target's that a fetch asked for, if it named the partition
+        - `was`, `now`: the captured answer about it, and the target's
         """
         known = None if self.mode == AS_IS else self._maps.get(reader[1:])
         before = self._positions.get(reader, (None, None))
         there, here = (
             read_until(part, place if offset is None else offset)
-            for part, place, offset in zip((was, now), before, asked)
+            for part, place, offset in zip((was, now), before, requested)
         )
         if known is None or there is None or here is None:
             return None

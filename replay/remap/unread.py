@@ -32,8 +32,8 @@ def unread(step: Step, sent: Body, captured: Body, replayed: Body, remap: Remap)
         both = before.get(where), now.get(where)
         if any(part is not None and part["errorCode"] for part in both):
             continue
-        asked = asked_there.get(where), asked_here.get(where)
-        at = remap.offsets.unread((step.request.connection, *where), asked, *both)
+        requested = asked_there.get(where), asked_here.get(where)
+        at = remap.offsets.unread((step.request.connection, *where), requested, *both)
         if at is not None:
             rest[where] = at
     return rest
@@ -54,13 +54,13 @@ def request(step: Step, sent: Body, rest: dict[Partition, int], remap: Remap) ->
 def joined(first: Body, more: Body) -> Body:
     """An answer with the records of a later one behind its own."""
     later = answered(api_keys.FETCH, more)
-    taken = set()
+    seen = set()
     responses = []
     for topic in first["responses"]:
         parts = []
         for part in topic["partitions"]:
             where = topic.get(NAME) or topic.get("topic") or "", part["partitionIndex"]
-            taken.add(where)
+            seen.add(where)
             parts.append(_behind(part, later[where]) if where in later else part)
         responses.append({**topic, "partitions": parts})
     new = [
@@ -70,7 +70,7 @@ def joined(first: Body, more: Body) -> Body:
             parts := [
                 part
                 for part in topic["partitions"]
-                if (topic.get(NAME) or topic.get("topic") or "", part["partitionIndex"]) not in taken
+                if (topic.get(NAME) or topic.get("topic") or "", part["partitionIndex"]) not in seen
             ]
         )
     ]

@@ -27,7 +27,7 @@ def test_it_reads_on_until_it_has_what_the_captured_one_had() -> None:
 
     run = replayed([capture()], target, topics={"orders": 1})
 
-    assert asked(target) == [50, 53, 55]
+    assert wanted_offsets(target) == [50, 53, 55]
     (fetch,) = run.of(api_keys.FETCH)
     assert (fetch.verdict, fetch.retries) == ("answered", ["read_on"] * 2)
     assert offsets_in(fetch.answer) == [50, 53, 55]
@@ -46,7 +46,7 @@ def test_what_a_later_fetch_asks_for_it_leaves_to_that() -> None:
 
     run = replayed([reading], target, topics={"orders": 1})
 
-    assert asked(target) == [50, 53, 55]
+    assert wanted_offsets(target) == [50, 53, 55]
     assert ["read_on" in fetch.retries for fetch in run.of(api_keys.FETCH)] == [False, True]
 
 
@@ -55,7 +55,7 @@ def test_a_batch_that_is_cut_off_is_there_once() -> None:
 
     run = replayed([capture()], target, topics={"orders": 1})
 
-    assert asked(target) == [50, 53, 55]
+    assert wanted_offsets(target) == [50, 53, 55]
     answer = run.of(api_keys.FETCH)[0].answer
     assert offsets_in(answer) == [50, 53, 55]
     assert records_in(answer) == b"".join(at(*stored) for stored in STORED)
@@ -76,7 +76,7 @@ def test_a_target_that_gives_the_same_again_is_asked_no_more() -> None:
 
     run = replayed([capture()], target, topics={"orders": 1})
 
-    assert asked(target) == [50, 53]
+    assert wanted_offsets(target) == [50, 53]
     assert offsets_in(run.of(api_keys.FETCH)[0].answer) == [50]
 
 
@@ -93,7 +93,7 @@ def test_old_message_sets_are_read_on_too() -> None:
 
     run = replayed([old], target, topics={"orders": 1})
 
-    assert asked(target) == [50, 53]
+    assert wanted_offsets(target) == [50, 53]
     assert run.of(api_keys.FETCH)[0].retries == ["read_on"]
 
 
@@ -193,7 +193,7 @@ def one_batch(body: Body) -> Body:
     return fetched(b"".join(at(base, records) for base, records in STORED if base == wanted))
 
 
-def asked(target: Target) -> list[int]:
+def wanted_offsets(target: Target) -> list[int]:
     """The offsets that were asked for."""
     return [request.body["topics"][0]["partitions"][0]["fetchOffset"] for request in target.requests(api_keys.FETCH)]
 

@@ -1,4 +1,4 @@
-"""The same job by real clients at real brokers, captured before and after one change: `compare` names the change, and
+"""Compare the same job of real clients at real brokers, captured before and after one change: the change is named, and
 of the same job twice nothing.
 
 Two pairs are files, for their clients are old: 9 seconds of a writer, and of a reader in a group, with librdkafka 1.5.0
@@ -67,7 +67,7 @@ def compared(run: Run, before: tuple[object, ...], after: tuple[object, ...]) ->
 
 
 def changed(comparison: Comparison) -> dict[str | None, set[str]]:
-    """What has changed, by client."""
+    """List what has changed, by client."""
     result: dict[str | None, set[str]] = {}
     for change in comparison.changes:
         result.setdefault(change.client, set()).add(change.what)
