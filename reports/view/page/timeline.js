@@ -48,6 +48,18 @@ export function portions(lasting, queue, hold, low, high) {
 }
 
 /**
+ * Which of a track's bars is at a column, or else closest to it.
+ * @param {readonly number[]} bars the columns where they begin
+ * @param {number} column
+ * @param {number} columns that are drawn
+ * @returns {number} -1 where the column is not drawn, or there is no bar
+ */
+export function nearest(bars, column, columns) {
+  if (column < 0 || column >= columns) return -1;
+  return bars.reduce((best, one, at) => (best < 0 || Math.abs(one - column) < Math.abs((bars[best] ?? 0) - column) ? at : best), -1);
+}
+
+/**
  * A span of time after a key: nearer, farther, earlier, later.
  * @param {string} key
  * @param {number} first
@@ -121,6 +133,8 @@ export class Timeline extends Picture {
     this.span = null;
     this.track = 0;
     this.place = -1;
+    /** @type {string | undefined} the lane of TCP that was chosen when the picture was last drawn */
+    this.kind = undefined;
     this.scroll = 0;
     canvas.addEventListener("click", (event) => this.clicked(event));
     canvas.addEventListener("wheel", (event) => {
@@ -167,21 +181,27 @@ export class Timeline extends Picture {
     const { drawn } = this;
     if (!drawn?.columns) return null;
     const { first, step, columns } = drawn, events = /** @type {Events} */ (await ask("tcp", { filter: this.filter, first, step, columns }, signal));
+    const row = events.lanes.findIndex((one) => one.kind === this.kind);
+    if (row >= 0 && !this.track && this.place < 0) this.track = drawn.tracks.length + row;
     this.events = events;
     this.draw();
     return events;
   }
 
   /**
+   * What was chosen stays so while it is drawn: a picture is drawn anew by itself too, as events come and a capture grows.
    * @param {Drawn} drawn
    * @param {Readonly<Events>} events
    */
   take(drawn, events) {
-    const before = this.drawn?.tracks[this.track]?.name;
+    this.kind = this.lane?.kind;
+    const before = this.drawn, track = before?.tracks[this.track], column = track?.column[this.place];
     this.drawn = { ...drawn, by: this.by };
     this.events = events;
-    this.track = Math.max(0, drawn.tracks.findIndex((one) => one.name === before));
-    this.place = -1;
+    const row = drawn.tracks.findIndex((one) => one.name === track?.name);
+    this.track = Math.max(0, row);
+    const time = before && row >= 0 && column !== undefined ? before.first + column * before.step : -1;
+    this.place = nearest(drawn.tracks[row]?.column ?? [], Math.floor((time - drawn.first) / drawn.step), drawn.columns);
     this.draw();
   }
 

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import { folded, heads, middle, named, shortened as headed } from "../../../../reports/view/page/ladder.js";
 import { shown } from "../../../../reports/view/page/lists.js";
-import { brief, following, portions, shortened, zoomed } from "../../../../reports/view/page/timeline.js";
+import { brief, following, nearest, portions, shortened, zoomed } from "../../../../reports/view/page/timeline.js";
 
 test("what lies close is drawn close, a long pause takes a line", () => {
   const { at, height, folds } = folded([0, 0, 10, 1000, 90_000_000, 90_000_010]);
@@ -60,6 +60,15 @@ test("a timeline goes nearer and farther, earlier and later", () => {
   assert.deepEqual(zoomed("d", 100, 500), [200, 600]);
   assert.equal(zoomed("w", 0, 4), null);
   assert.equal(zoomed("x", 0, 4), null);
+});
+
+test("what was chosen is found again by its time, or what is closest to it", () => {
+  assert.equal(nearest([2, 7, 30], 7, 40), 1);
+  assert.equal(nearest([2, 7, 30], 20, 40), 2);
+  assert.equal(nearest([2, 7, 30], 0, 40), 0);
+  assert.equal(nearest([2, 7, 30], 40, 40), -1);
+  assert.equal(nearest([2, 7, 30], -1, 40), -1);
+  assert.equal(nearest([], 3, 40), -1);
 });
 
 test("what is said of a rebalance has room up to the group's next", () => {
