@@ -36,11 +36,12 @@ METADATA_TOPIC = {"AAAAAAAAAAAAAAAAAAAAAQ": "__cluster_metadata"}
 
 @dataclass(slots=True)
 class TopicIds:
-    """Names of topic ids: `names`, by id, each the latest that was new."""
+    """Names of topic ids: `names`, by id, each the first that a message said. In Kafka an id has one name for ever;
+    which of several counts must not depend on how far a capture has been read."""
 
     names: dict[str, str] = field(default_factory=METADATA_TOPIC.copy)
     _unnamed: set[str] = field(default_factory=lambda: set(METADATA_TOPIC))  # ids of `names` that no message named
-    _earlier: set[tuple[str, str]] = field(default_factory=set)  # id and name, before it got another name
+    _others: set[tuple[str, str]] = field(default_factory=set)  # id and name, where `names` has another
     _rows: Rows = field(default_factory=list)
 
     def take(self, window: Window, *_: object) -> None:
@@ -53,25 +54,23 @@ class TopicIds:
         """Learn a name from a message; return whether no message had it before."""
         if self._is_known(topic_id, topic):
             return False
-        self._rename(topic_id, topic)
-        self._unnamed.discard(topic_id)
+        is_named = topic_id in METADATA_TOPIC or (topic_id in self.names and topic_id not in self._unnamed)
+        if is_named and self.names[topic_id] != topic:
+            self._others.add((topic_id, topic))
+        else:
+            self.names[topic_id] = topic
+            self._unnamed.discard(topic_id)
         return True
 
     def _is_known(self, topic_id: str, topic: str) -> bool:
         if self.names.get(topic_id) == topic and topic_id not in self._unnamed:
             return True
-        return (topic_id, topic) in self._earlier
-
-    def _rename(self, topic_id: str, topic: str) -> None:
-        before = self.names.get(topic_id)
-        if before is not None and before != topic and topic_id not in self._unnamed:
-            self._earlier.add((topic_id, before))
-        self.names[topic_id] = topic
+        return (topic_id, topic) in self._others
 
     @property
     def _stated(self) -> set[tuple[str, str]]:
         """All pairs of id and name in messages."""
-        return self._earlier.union(pair for pair in self.names.items() if pair[0] not in self._unnamed)
+        return self._others.union(pair for pair in self.names.items() if pair[0] not in self._unnamed)
 
     def tables(self, *_: object) -> Iterator[tuple[str, pa.Table]]:
         yield _table("topic_ids", self._rows)
@@ -79,16 +78,18 @@ class TopicIds:
 
     def join(self, other: TopicIds) -> None:
         for topic_id, topic in other.names.items():
-            stated = topic_id not in other._unnamed or self._is_known(topic_id, topic)
-            self._rename(topic_id, topic)
-            (self._unnamed.discard if stated else self._unnamed.add)(topic_id)
-        self._earlier |= other._earlier
+            if topic_id not in other._unnamed:
+                self._learn(topic_id, topic)
+            elif topic_id not in self.names:
+                self.names[topic_id] = topic
+                self._unnamed.add(topic_id)
+        self._others |= other._others
         self._rows += other._rows
 
     def onward(self, capture: str) -> TopicIds:
         """Return the names for another capture point that continues this one."""
         rows = [_named(capture, pair) for pair in sorted(self._stated)]
-        return TopicIds(self.names.copy(), self._unnamed.copy(), self._earlier.copy(), rows)
+        return TopicIds(self.names.copy(), self._unnamed.copy(), self._others.copy(), rows)
 
     def name(self, topic: str) -> str:
         """Return the name for a topic id if a message has named it so far; else the argument."""

@@ -218,7 +218,9 @@ def _coordinators_found(row: EventRow, exchange: Exchange) -> Iterator[GroupEven
     request, response = exchange.request, exchange.response
     if request is None or response is None or request.get("keyType", GROUP_KEYS) != GROUP_KEYS:
         return
-    coordinators = response.get("coordinators") or [{**response, "key": request.get("key")}]
+    coordinators = response.get("coordinators")  # from version 4 on (KIP-699); a hostile answer lists none
+    if coordinators is None:
+        coordinators = [{**response, "key": request.get("key")}]
     for order, coordinator in enumerate(coordinators):
         if coordinator["errorCode"] == 0 and coordinator["key"] is not None:
             event = row.event(COORDINATOR_FOUND, coordinator["key"], order)

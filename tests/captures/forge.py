@@ -14,6 +14,7 @@ Sources: RFC 791, 8200, 9293, 1071 (checksum), IEEE 802.1Q, draft-ietf-opsawg-pc
 
 from __future__ import annotations
 
+import functools
 import gzip
 import ipaddress
 import random
@@ -278,6 +279,9 @@ def internet_checksum(data: bytes) -> int:
     return folded ^ 0xFFFF
 
 
+_address = functools.lru_cache(1 << 12)(ipaddress.ip_address)
+
+
 def tcp_ip(
     segment: Segment,
     *,
@@ -294,7 +298,7 @@ def tcp_ip(
     are filled in). `zero_length`: total length 0, as segmentation offload leaves it. `identification`: the IPv4
     header's. ValueError: too long, not told so.
     """
-    source, target = ipaddress.ip_address(segment.source[0]), ipaddress.ip_address(segment.target[0])
+    source, target = _address(segment.source[0]), _address(segment.target[0])
     if source.version != target.version:
         raise ValueError(f"{segment.source[0]} and {segment.target[0]} are not of one IP version")
     tcp_options = tcp_options or segment.options

@@ -33,12 +33,15 @@ HANG_SECONDS = 120.0
 MOST_WAITS = 10
 """How often a worker may go on that had less than half of the processor for so long: the machine is busy."""
 MINIMISING_SECONDS = 30.0
+TELL_SECONDS = 60.0
+"""How often a run says how far it is."""
 WARM_SECONDS = 1800.0
 """Compiling the kernels with bounds checks takes minutes where the machine is busy."""
 
 CAPTURES = "captures"
 CORPUS = "corpus"
-DOORS = (CAPTURES, CORPUS, "show", "segments", "asking", "planning", "rogue")
+CONVERSATIONS = "conversations"
+DOORS = (CAPTURES, CORPUS, CONVERSATIONS, "show", "segments", "asking", "planning", "rogue")
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -83,6 +86,10 @@ def worker(options: argparse.Namespace) -> int:
 
     if options.door == CORPUS:
         check: Callable[[int, int, Path], Outcome] = check_evolved
+    elif options.door == CONVERSATIONS:
+        from tests.fuzz import conversations
+
+        check = conversations.check_number
     elif options.door != CAPTURES:
         from tests.fuzz import doors
 
@@ -117,12 +124,16 @@ def worker(options: argparse.Namespace) -> int:
                     "seconds": outcome.seconds,
                     "exchanges": outcome.exchanges,
                     "refused": outcome.refused,
+                    "mutants": outcome.mutants,
                     "grown": grown,
                 }
             except Exception as failure:
                 report = {"failure": f"{type(failure).__name__}: {failure}", "trace": traceback.format_exc()[-3000:]}
                 if options.door in (CAPTURES, CORPUS):
                     _save_smallest(folder / "capture.pcap", failure, options, number)
+                elif options.door == CONVERSATIONS:
+                    _say(begin=number)  # it is no hang
+                    _save_connections(folder, failure, options, number)
             _say(end=number, **report)
             number += 1
     return 0
@@ -153,12 +164,26 @@ def _save_smallest(path: Path, failure: Exception, options: argparse.Namespace, 
         (out / f"{stem}.smallest.capture").write_bytes(corpus.minimised(data, fails, MINIMISING_SECONDS))
 
 
+def _save_connections(folder: Path, failure: Exception, options: argparse.Namespace, number: int) -> None:
+    """Write the fewest connections of a case that fail in the same way, and what was done to them."""
+    from tests.fuzz import conversations
+
+    out = Path(options.out)
+    out.mkdir(parents=True, exist_ok=True)
+    talks = conversations.smallest(number, options.seed, type(failure), folder)
+    stem = f"{options.door}-seed{options.seed}-{number}"
+    (out / f"{stem}.smallest.capture").write_bytes(conversations.capture(talks))
+    what = "\n".join(talk.what for talk in talks[:10])
+    (out / f"{stem}.what").write_text(f"{len(talks)} connections\n{what}\n")
+
+
 class Run:
     """The parent: starts workers, keeps count, writes down what failed."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
         self.done = self.refused = self.exchanges = self.failed = 0
+        self._told = time.monotonic()
         self.slowest = 0.0
         self.largest = 0
 
@@ -254,7 +279,7 @@ class Run:
                     if "begin" in report:
                         number = report["begin"]
                     elif "end" in report:
-                        self.done += 1
+                        self.done += report.get("mutants", 1)
                         if "failure" in report:
                             self._fail(report["end"], report["failure"] + "\n" + report["trace"])
                         else:
@@ -262,7 +287,8 @@ class Run:
                             self.exchanges += report["exchanges"]
                             self.slowest = max(self.slowest, report["seconds"])
                             self.largest = max(self.largest, report["grown"])
-                        if self.done % 500 == 0:
+                        if time.monotonic() - self._told > TELL_SECONDS:
+                            self._told = time.monotonic()
                             print(self, flush=True)
             finally:
                 child.kill()

@@ -40,12 +40,14 @@ class Broken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result of one mutant. `seconds`: processor time of reading it once; `features`: of `tests.fuzz.corpus`."""
+    """Result of one case. `seconds`: processor time of reading it once; `features`: of `tests.fuzz.corpus`; `mutants`:
+    how many it is made of."""
 
     seconds: float
     exchanges: int
     refused: bool
     features: frozenset[str] = frozenset()
+    mutants: int = 1
 
 
 def must(condition: bool, what: str) -> None:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from kwire.analyzer.dataset.dataset import Dataset
 from tests.fuzz import mutations
@@ -33,6 +33,7 @@ _COLUMNS: Final = {
     "findings": ("code",),
 }
 _PCAP_HEADER, _RECORD_HEADER = 24, 16
+Part = TypeVar("Part")
 
 
 def features(dataset: Dataset) -> frozenset[str]:
@@ -126,26 +127,34 @@ def _edited(data: bytes, rng: random.Random) -> bytes:
     return bytes(changed)
 
 
-def minimised(data: bytes, fails: Callable[[bytes], bool], seconds: float = 60.0) -> bytes:
-    """The smallest part of a capture that was met in this time and still fails: halves of its records are left out,
-    then quarters, and so on (delta debugging)."""
-    records, until = records_of(data), time.monotonic() + seconds
-    if not records:
-        return data
-    size = max(len(records) // 2, 1)
+def fewest(parts: list[Part], fails: Callable[[list[Part]], bool], seconds: float) -> list[Part]:
+    """The fewest parts that were met in this time and still fail: halves are left out, then quarters, and so on (delta
+    debugging)."""
+    until = time.monotonic() + seconds
+    size = max(len(parts) // 2, 1)
     while time.monotonic() < until:
         is_smaller = False
         at = 0
-        while at < len(records) and time.monotonic() < until:
-            fewer = records[:at] + records[at + size :]
-            if fewer and fails(data[:_PCAP_HEADER] + b"".join(fewer)):
-                records, is_smaller = fewer, True
+        while at < len(parts) and time.monotonic() < until:
+            fewer = parts[:at] + parts[at + size :]
+            if fewer and fails(fewer):
+                parts, is_smaller = fewer, True
             else:
                 at += size
         if size == 1 and not is_smaller:
             break
         size = max(size // 2, 1)
-    return data[:_PCAP_HEADER] + b"".join(records)
+    return parts
+
+
+def minimised(data: bytes, fails: Callable[[bytes], bool], seconds: float = 60.0) -> bytes:
+    """The fewest records of a capture that still fail; for what is no pcap all of it."""
+    records = records_of(data)
+    if not records:
+        return data
+    header = data[:_PCAP_HEADER]
+    few = fewest(records, lambda some: fails(header + b"".join(some)), seconds)
+    return header + b"".join(few)
 
 
 def evolved(number: int, seed: int) -> tuple[bytes, str, random.Random]:

@@ -116,7 +116,7 @@ class Cluster:
             return [_encoded(request.api_key, request.version, number, body)]
         how = rng.randrange(10)
         if how < 4:
-            return [_encoded(request.api_key, request.version, number, _bent(rng, body))]
+            return [_encoded(request.api_key, request.version, number, bent(rng, body))]
         whole = _encoded(request.api_key, request.version, number, body)
         if how < 7:
             data = bytearray(whole)
@@ -183,12 +183,12 @@ def _encoded(api_key: int, version: int, number: int, body: dict[str, Any]) -> b
     return number.to_bytes(4, "big", signed=True)
 
 
-def _bent(rng: random.Random, value: Any, name: str = "") -> Any:
+def bent(rng: random.Random, value: Any, name: str = "") -> Any:
     """A body with values that no broker gives."""
     if isinstance(value, dict):
-        return {key: _bent(rng, child, key) if rng.random() < 0.5 else child for key, child in value.items()}
+        return {key: bent(rng, child, key) if rng.random() < 0.5 else child for key, child in value.items()}
     if isinstance(value, list):
-        items = [_bent(rng, child, name) if rng.random() < 0.5 else child for child in value]
+        items = [bent(rng, child, name) if rng.random() < 0.5 else child for child in value]
         return rng.choice((items, items, items, [], items * 2, items[:1], items[::-1]))
     if rng.random() < 0.5:
         return value

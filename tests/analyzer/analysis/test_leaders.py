@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from kwire.analyzer.analysis import cluster_metadata as names_of
-from kwire.analyzer.analysis.cluster_metadata import Leaders, TopicIds
+from kwire.analyzer.analysis.cluster_metadata import METADATA_TOPIC, Leaders, TopicIds
 from kwire.analyzer.bulk import state as s
 from kwire.analyzer.bulk.rows import Names, Window
 
@@ -108,7 +108,7 @@ def pairs_of(topics: TopicIds) -> list[tuple[str, str]]:
 
 
 def test_each_pair_of_id_and_name_is_told_once() -> None:
-    """The name that was said last for the first time is the id's."""
+    """The name that was said first is the id's: it does not depend on how far a capture has been read."""
     topics, names = TopicIds(), Names("a")
     for pairs, fresh in (
         ([("x", "a"), ("y", "b"), ("x", "a")], [("x", "a"), ("y", "b")]),
@@ -117,7 +117,7 @@ def test_each_pair_of_id_and_name_is_told_once() -> None:
     ):
         topics.take(window(names, [], pairs))
         assert pairs_of(topics) == fresh
-    assert (topics.name("x"), topics.name("y"), topics.name("z")) == ("c", "b", "z")
+    assert (topics.name("x"), topics.name("y"), topics.name("z")) == ("a", "b", "z")
     after = topics.onward("b")
     assert pairs_of(after) == [("x", "a"), ("x", "c"), ("y", "b")]
     after.take(window(names, [], [("x", "a"), ("x", "c"), ("y", "b"), ("y", "d")]))
@@ -142,10 +142,18 @@ def test_ids_of_several_are_joined() -> None:
     assert pairs_of(first) == [("x", "a"), ("y", "b"), ("x", "c"), ("z", "d")]
     first.take(window(names, [], [("x", "a"), ("x", "c"), ("y", "b"), ("z", "d")]))
     assert pairs_of(first) == []
-    assert first.name("x") == "c"
+    assert first.name("x") == "a"
+
+
+def test_the_topic_of_metadata_keeps_its_name() -> None:
+    [(metadata, name)] = METADATA_TOPIC.items()
+    topics = TopicIds()
+    topics.take(window(Names("a"), [], [(metadata, "forged"), (metadata, name)]))
+    assert pairs_of(topics) == [(metadata, "forged"), (metadata, name)]
+    assert topics.name(metadata) == name
 
 
 def test_an_id_with_its_name_is_kept_once() -> None:
     topics, names = TopicIds(), Names("a")
     topics.take(window(names, [], [(f"id-{number}", f"topic-{number}") for number in range(1000)]))
-    assert (len(topics.names), len(topics._unnamed), len(topics._earlier)) == (1001, 1, 0)
+    assert (len(topics.names), len(topics._unnamed), len(topics._others)) == (1001, 1, 0)
