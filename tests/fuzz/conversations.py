@@ -71,7 +71,7 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What one connection is captured of, and what was done to it."""
+    """The packets of one connection, and what was done to them."""
 
     what: str
     segments: list[Segment]
@@ -185,7 +185,7 @@ def batches_of(data: bytes) -> list[tuple[int, int]]:
     return spans
 
 
-def made(rng: random.Random) -> Pair:
+def synthetic(rng: random.Random) -> Pair:
     """An exchange of any API and version with random values."""
     key, version = rng.choice(_versions())
     frames = []
@@ -276,7 +276,7 @@ def _batch_broken(rng: random.Random, pair: Pair) -> Pair:
 
 
 def _packets_broken(rng: random.Random, segments: list[Segment]) -> list[Segment]:
-    """What networks and capture points do to packets."""
+    """Lose, reorder, repeat or divide packets, as networks and capture points do."""
     how = rng.randrange(5)
     if how == 0:
         return forge.dropped(segments, rng, 0.2)
@@ -301,7 +301,7 @@ _KINDS: Final = (
 def conversation(rng: random.Random, number: int) -> Conversation:
     """Connection `number` of a case."""
     real = captured()
-    pair = made(rng) if rng.random() < 0.4 else rng.choice(real)
+    pair = synthetic(rng) if rng.random() < 0.4 else rng.choice(real)
     kind, broken = rng.choice(_KINDS)
     changed = broken(rng, _numbered(pair, 7))
     writes = []

@@ -47,7 +47,7 @@ def test_every_api_and_version_is_made() -> None:
     import random
 
     rng = random.Random(1)
-    pairs = [conversations.made(rng) for _ in range(3000)]
+    pairs = [conversations.synthetic(rng) for _ in range(3000)]
     assert {pair.api_key for pair in pairs} == {api.api_key for api in schema.apis()}
     for pair in pairs[:200]:
         assert struct.unpack_from(">i", pair.request)[0] == len(pair.request) - 4
