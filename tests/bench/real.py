@@ -93,6 +93,7 @@ def capture(name: str) -> RealCapture:
     with open(place / f"{name}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not about.exists():
+            jars.fetch(Spec().version)  # while there is a network
             say(f"== {name}: a broker and clients make it (minutes)")
             user = () if os.geteuid() == 0 else ("--map-root-user",)
             command = [
