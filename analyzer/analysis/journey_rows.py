@@ -127,25 +127,28 @@ def _batch_columns(known: Known, part: np.ndarray, batch: np.ndarray, transactio
     strings = known.log.strings
     as_they_stand = len(batch) == part.shape[1] and bool((batch[1:] > batch[:-1]).all())
     rows = part if as_they_stand else part[:, batch]
-    origin = rows[B_ORIGIN]
-    used = arrow.distinct(origin)  # few
-    origin = np.searchsorted(used, origin)
+    used, origin = _in_use(rows[B_ORIGIN], len(known.partition))  # few
     origins = {name: known.origins[name][used] for name in ("connection", "client", "topic_id", "partition", "name")}
     created = rows[B_CREATED]
     created = np.where((created == NULL) | (np.abs(created) > _LATEST_MS), NULL, created * 1000)
-    outcome = np.full(len(batch), NULL)
+    outcome = arrow.no_strings(len(batch))
     if (origins["name"] != NULL).any():
-        named = origins["name"][origin]
+        named, outcomes = origins["name"][origin], np.full(len(batch), NULL)
         within = np.flatnonzero(named != NULL)
-        outcome[within] = _outcomes(known, named[within], rows[B_SENT][within], transactions)
+        outcomes[within] = _outcomes(known, named[within], rows[B_SENT][within], transactions)
+        outcome = arrow.dictionary(outcomes, OUTCOMES)
     records, base = rows[B_RECORDS], rows[B_BASE]
     last = np.where((base == NULL) | (records == NULL), NULL, last_offsets(rows))
 
     def texts(numbers: np.ndarray, values: list[str]) -> pa.Array:
         """Return a column of strings by the number of each origin's."""
         in_use, local = arrow.compact(numbers, len(values))
-        local = np.where(numbers == NULL, NULL, local.astype(np.int64))[origin]
-        return arrow.dictionary(local, [values[number] for number in in_use.tolist()])
+        absent = numbers == NULL
+        if absent.all():
+            return arrow.no_strings(len(origin))
+        if absent.any():
+            local = np.where(absent, NULL, local.astype(np.int64))
+        return arrow.dictionary(local[origin], [values[number] for number in in_use.tolist()])
 
     produced = [
         texts(origins["connection"], strings),
@@ -166,8 +169,17 @@ def _batch_columns(known: Known, part: np.ndarray, batch: np.ndarray, transactio
         "sent": arrow.times(arrow.micros(rows[B_SENT])),
         "received": arrow.times(arrow.micros(rows[B_RECEIVED])),
         "acked": arrow.times(arrow.micros(rows[B_ACKED])),
-        "outcome": arrow.dictionary(outcome, OUTCOMES),
+        "outcome": outcome,
     }
+
+
+def _in_use(numbers: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return (those of `count` numbers that are in use, ascending; int64[n]: the position of each row's among them)."""
+    position = np.zeros(count, np.int64)
+    position[numbers] = 1
+    used = np.flatnonzero(position)
+    position[used] = np.arange(len(used))
+    return used, position[numbers]
 
 
 def _topics(known: Known, origin: np.ndarray) -> np.ndarray:
@@ -190,7 +202,7 @@ def _reader_columns(
         return {
             field.name: arrow.nothing(field.type, count)
             if pa.types.is_integer(field.type) or pa.types.is_timestamp(field.type)
-            else arrow.dictionary(np.full(count, NULL), [])
+            else arrow.no_strings(count)
             for field in (_SCHEMA.field(name) for name in _OF_READERS)
         }
     chosen = pair[there]

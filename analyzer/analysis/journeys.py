@@ -134,7 +134,8 @@ class Journeys:
             fetched = np.flatnonzero((api == apis.FETCH) | (api == apis.SHARE_FETCH))
             if len(fetched):
                 self._take_fetched(window, fetched)
-            committed = np.flatnonzero(arrow.among(api, _COMMITTING) & (every.partitions[s.P_ERROR] == 0))
+            committed = np.flatnonzero(arrow.among(api, _COMMITTING))
+            committed = committed[every.partitions[s.P_ERROR, committed] == 0]
             if len(committed):
                 self._take_commits(every, committed)
         for operation in window.zookeeper:
@@ -274,8 +275,9 @@ class Journeys:
             (B_RECEIVED, s.X_REQUEST_LAST_NS),
             (B_ACKED, s.X_RESPONSE_LAST_NS),
         )
+        # All positions are there. NumPy makes a copy of `out` where it is to check them.
         for into, column in exchange_columns:
-            np.take(x[column], of, out=out[into])
+            np.take(x[column], of, out=out[into], mode="clip")
         part_columns = (
             (B_BASE, s.P_OFFSET),
             (B_RECORDS, s.P_RECORDS),
@@ -283,7 +285,7 @@ class Journeys:
             (B_CREATED, s.P_FIRST),
         )
         for into, column in part_columns:
-            np.take(parts[column], rows, out=out[into])
+            np.take(parts[column], rows, out=out[into], mode="clip")
         out[B_STATE] = WHOLE
         base = out[B_BASE]
         lacking = np.flatnonzero((base == NULL) | (out[B_BYTES] == NULL) | (out[B_RECORDS] <= 0))

@@ -21,11 +21,14 @@ _NEVER = np.iinfo(np.int64).max
 
 
 def _of_groups(capture: CaptureFrame) -> np.ndarray:
-    """Rows of `journeys` that a group of consumers fetched."""
+    """Rows of `journeys` that a group of consumers fetched. Where there are none, rules read no other column."""
     table = capture.table("journeys")
     kind, kinds = table.text("kind")
-    group, _ = table.text("group_id")
-    return np.flatnonzero(arrow.among(kind, codes_of(kinds, "consumer")) & (group >= 0) & (table["fetched"] != NULL))
+    rows = np.flatnonzero(arrow.among(kind, codes_of(kinds, "consumer")))
+    if len(rows):
+        group, _ = table.text("group_id")
+        rows = rows[(group[rows] >= 0) & (table["fetched"][rows] != NULL)]
+    return rows
 
 
 @rule(
@@ -50,6 +53,8 @@ def lag_seconds(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     if not len(table) or capture.seconds < at.span_s:
         return
     rows = _of_groups(capture)
+    if not len(rows):
+        return
     base, sent, fetched = table["base_offset"], table["sent"], table["fetched"]
     rows = rows[(base[rows] != NULL) & (sent[rows] != NULL)]
     if not len(rows):
@@ -131,6 +136,8 @@ def end_to_end_slow(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     if not len(table) or capture.seconds < at.slow_s:
         return
     rows = _of_groups(capture)
+    if len(rows) < at.batches:
+        return
     columns = ("created", "sent", "received", "acked", "fetched")
     created, sent, received, acked, fetched = (table[column] for column in columns)
     rows = rows[(sent[rows] != NULL) & (received[rows] != NULL)]
@@ -201,10 +208,12 @@ def redelivered(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     table = capture.table("journeys")
     if not len(table):
         return
-    fetches = table["fetches"]
-    if int(fetches.max()) < 2:
-        return
     rows = _of_groups(capture)
+    if not len(rows):
+        return
+    fetches = table["fetches"]
+    if int(fetches[rows].max()) < 2:
+        return
     group, groups = table.text("group_id")
     where, places = capture.number_topic_partitions(table)
     topics: dict[str, int] = {}

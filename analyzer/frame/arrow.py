@@ -213,6 +213,11 @@ def coded(where: pa.Array, values: Sequence[str]) -> pa.Array:
     return pa.DictionaryArray.from_arrays(where, pa.array(values, pa.string()), safe=False)
 
 
+def no_strings(count: int) -> pa.Array:
+    """A column of `count` nulls, of strings. (PyArrow does not make plain strings of an empty dictionary.)"""
+    return coded(nothing(pa.int32(), count), [""])
+
+
 def flags(values: np.ndarray, known: np.ndarray | None = None) -> pa.Array:
     """A column of booleans, null where not `known`. (`pa.array` of an array loads NumPy's masked ones.)"""
     valid = None if known is None or known.all() else pa.py_buffer(np.packbits(known, bitorder="little"))
@@ -240,7 +245,6 @@ def dictionary(indices: np.ndarray, values: Any) -> pa.Array:
     """A column of strings, by the index of each row's string in `values`; NULL, in int64 only, is null."""
     absent = _absent(indices) if indices.dtype == np.int64 else None
     where = over(indices.astype(np.int32, copy=False), pa.int32(), absent)
-    # Where all are null: PyArrow does not make plain strings of an empty dictionary.
     return pa.DictionaryArray.from_arrays(where, pa.array(list(values) or [""], pa.string()), safe=False)
 
 
