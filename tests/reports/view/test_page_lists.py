@@ -288,6 +288,7 @@ def test_every_view_fits_and_is_readable(look: Look, tmp_path: Path, width: int,
             page.screenshot(path=folder / f"view-{name}-{width}-{scheme}.png")
             assert page.evaluate("document.documentElement.scrollWidth") <= width, name
             assert page.evaluate(CONTRAST) == [], name
+            assert page.evaluate(ASKEW) == [], name
             if name not in ("findings", "counts"):  # which a phone shows in the list's place
                 assert page.evaluate(
                     "[...document.querySelectorAll('#listing, #tabs')].every(one => one.offsetHeight > 20)"
@@ -313,6 +314,14 @@ def test_every_view_fits_and_is_readable(look: Look, tmp_path: Path, width: int,
             else:
                 page.locator("#bar").get_by_role("button", name=name, exact=True).click()
 
+
+ASKEW = """() => {
+  const [row] = [...document.querySelectorAll('#other .row')].filter(each => each.checkVisibility());
+  const left = each => Math.round(each.getBoundingClientRect().left);
+  const heads = [...document.querySelectorAll('#others-head > *')].map(left);
+  return row ? [...row.children].filter((cell, i) => left(cell) !== heads[i]).map(cell => cell.dataset.id) : [];
+}"""
+"""Script: the columns of a list whose cells do not begin where their heading does."""
 
 CUT = """(places) => places.filter(one => {
   const box = document.querySelector(one), wide = box.scrollWidth > box.clientWidth + 1;
