@@ -30,6 +30,11 @@ MAX_KNOWN: Final = 1 << 17
 _PIECE: Final = 1 << 12
 """Readers whose numbers are Python's at a time: all that last end at once where the capture ends."""
 
+_SEVERAL_BYTES: Final = 4 << 20
+_MAPPED_BYTES: Final = 32 << 20
+"""A table of several MB gets so many at once: glibc maps what is larger by itself, so that rows without a value take no
+memory, and all of it returns. What is smaller leaves a gap among other memory each time the table grows."""
+
 _WENT_ON: Final = 2
 """Value of S_BEGUN: an earlier rotation has a row of the reader."""
 
@@ -192,25 +197,30 @@ class Sessions:
 
     def _make_room(self, connections: int, readers: int, sessions: int) -> None:
         """For so many connections, and so many more readers and sessions."""
-        know = self._know
-        self._grow("connections", connections)
-        self._know.connections[len(know.connections) :, 0] = -1
-        self._grow("ends", self._partitions.count)
+        v, known = self._know.v, len(self._know.connections)
+        self._grow("connections", connections, known)
+        self._know.connections[known:, 0] = -1
+        self._grow("ends", self._partitions.count, len(self._know.ends))
         self._partitions.put_replicas(self._know.ends)
-        live, gone = int(know.v[h.V_LIVE]), int(know.v[h.V_GONE])
-        self._grow("entries", int(know.v[h.V_ENTRIES]) + readers)
-        self._grow("gone", gone + live + readers)
-        self._grow("sessions", int(know.v[h.V_SESSIONS]) + sessions)
-        if len(know.chains) < 2 * (live + readers):
-            self._grow("chains", 2 * (live + readers))
+        live, gone = int(v[h.V_LIVE]), int(v[h.V_GONE])
+        self._grow("entries", int(v[h.V_ENTRIES]) + readers, int(v[h.V_ENTRIES]))
+        self._grow("gone", gone + live + readers, gone)
+        self._grow("sessions", int(v[h.V_SESSIONS]) + sessions, int(v[h.V_SESSIONS]))
+        if len(self._know.chains) < 2 * (live + readers):
+            self._grow("chains", 2 * (live + readers), 0)
             h.chain_again(self._know)
 
-    def _grow(self, name: str, rows: int) -> None:
+    def _grow(self, name: str, rows: int, used: int) -> None:
+        """Make room in a table for so many rows; of those there are, `used` go on."""
         before = getattr(self._know, name)
         if len(before) < rows:
             # In one step, and not touched before it is used: most of what is made sure of never is.
-            after = np.zeros((1 << (rows - 1).bit_length(), *before.shape[1:]), before.dtype)
-            after[: len(before)] = before
+            room = 1 << (rows - 1).bit_length()
+            width = before[:1].nbytes
+            if room * width >= _SEVERAL_BYTES:
+                room = max(room, 1 << (_MAPPED_BYTES // width).bit_length())
+            after = np.zeros((room, *before.shape[1:]), before.dtype)
+            after[:used] = before[:used]
             self._know = self._know._replace(**{name: after})
 
     def _take_over(self, names: Names) -> None:
