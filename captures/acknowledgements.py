@@ -96,9 +96,12 @@ def held_beyond(d: Table, key: Int) -> Int:
 
 @inline
 def repeat(d: Table, key: Int, start: Int, stop: Int, time_ns: Int) -> None:
-    """Count a segment [start, stop) that was sent again, if it holds the first byte that is not acknowledged."""
+    """Count a segment [start, stop) that was sent again, if it holds the first byte that is not acknowledged; while
+    nothing was acknowledged yet, any."""
     first = d[key, t.D_MAX_ACK]
-    if first < 0 or not start <= first < stop:
+    if first < 0:
+        first = start
+    if not start <= first < stop:
         return
     if d[key, t.D_AGAIN_AT] != first:
         d[key, t.D_AGAIN_AT] = first

@@ -91,7 +91,8 @@ def until_ended(work: Coroutine[Any, Any, _Done]) -> _Done:
             nonlocal is_cancelled
             if not is_cancelled:
                 is_cancelled = True
-                loop.call_soon_threadsafe(task.cancel)
+                with contextlib.suppress(RuntimeError):  # it is over
+                    loop.call_soon_threadsafe(task.cancel)
 
         with ended_by(stop):
             return await work

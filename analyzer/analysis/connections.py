@@ -252,8 +252,9 @@ class EndedConnections:
         silent = (ended["broker_frames"] == 0) & (ended["broker_bytes"] > 0) & (ended["requests"] > 0) & plain
         for i in np.flatnonzero(silent)[: max(0, MAX_UNRECOGNISED - len(self.otherwise))].tolist():
             first = int(ended["first_0" if ended["client_side"][i] == 1 else "first_1"][i])
-            if _is_whole(ended, i) and first:
-                guess = unrecognised_guess((first, 0))
+            guess = unrecognised_guess((first, 0))
+            begins = bool(ended["opened"][i]) and guess != "unknown"  # what is cut off later does not matter
+            if first and (begins or _is_whole(ended, i)):
                 self.otherwise.append(Unrecognised(connections[i], int(ended["broker_bytes"][i]), guess))
 
     def _kafka(self, ended: Connections, names: Names) -> None:

@@ -40,6 +40,10 @@ NEARER: Final = 3
 """How much quicker one side's part of the handshake is where the capture was made. A kernel answers in some tens of
 microseconds, and the other side's answer comes that much later at least; in between, both take their way."""
 
+UNHEARD: Final = 3
+"""How often TCP sends the same again before it is taken for unheard, where the capture has nothing of the other side.
+Who is heard, and merely not captured, goes on to other bytes."""
+
 _OPAQUE = (
     s.K_ENCRYPTED,
     s.K_SASL,
@@ -200,6 +204,10 @@ def _undelivered(d: np.ndarray, other: np.ndarray, toward: str) -> dict[str, np.
     `client`."""
     top = d[:, t.D_MAX_ACK]
     known = (other[:, t.D_PACKETS] > 0) & (top >= 0) & (d[:, t.D_HIGH] >= 0)
+    # Nobody is heard, and TCP sends the same again and again, and nothing else: it does not hear anybody either.
+    stuck = (top < 0) & (d[:, t.D_AGAIN] >= UNHEARD) & (d[:, t.D_HIGH_NS] <= d[:, t.D_AGAIN_NS])
+    top = np.where(stuck, d[:, t.D_AGAIN_AT], top)
+    known |= stuck
     held = np.zeros(len(d), np.int64)
     for block in range(t.SACK_RANGES):
         low, high = d[:, t.D_SACK_0 + 2 * block], d[:, t.D_SACK_0 + 2 * block + 1]

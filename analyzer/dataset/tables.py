@@ -321,7 +321,7 @@ CONNECTIONS = (
         ("errors", pa.int64(), "Exchanges with an error."),
         ("unacknowledged_bytes_to_broker", pa.int64(),
          "Sent to the broker and never acknowledged by its TCP, SACK included: they did not arrive, as far as the "
-         "capture shows. Null where nobody acknowledges."),
+         "capture shows. Null where nobody acknowledges, unless TCP sends the same again and again."),
         ("unacknowledged_bytes_to_client", pa.int64(), "The same to the client."),
         ("unacknowledged_since_to_broker", TIME,
          "When TCP first sent the first of them again, or when bytes behind them came that the capture lacks."),

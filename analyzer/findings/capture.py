@@ -40,6 +40,9 @@ _SET_BACK_US: Final = SECOND // 2
 
 _IN_A_ROW: Final = 5
 
+_UNSURE: Final = 8
+"""So many answers of a connection that began before the capture may wait until it is taken for Kafka."""
+
 HELD: Final = (apis.FETCH, apis.JOIN_GROUP, apis.SYNC_GROUP, apis.SHARE_FETCH)
 """The broker holds the answer until there is data, or the group is complete."""
 
@@ -403,10 +406,12 @@ class CaptureFrame:
 
     @functools.cached_property
     def one_way(self) -> np.ndarray:
-        """bool[links]: packets of one side were captured, and none of the other."""
+        """bool[links]: packets of one side were captured, and none of the other, which that side heard."""
         client, broker = self.link_numbers("client_packets"), self.link_numbers("broker_packets")
-        lonely: np.ndarray = (np.minimum(client, broker) == 0) & (np.maximum(client, broker) > 0)
-        return lonely
+        unheard = sum(self.link_numbers(f"unacknowledged_bytes_to_{toward}") for toward in ("broker", "client"))
+        lonely = (np.minimum(client, broker) == 0) & (np.maximum(client, broker) > 0)
+        one_way: np.ndarray = lonely & np.asarray(unheard == 0)
+        return one_way
 
     @functools.cached_property
     def unbroken(self) -> np.ndarray:
@@ -463,15 +468,18 @@ class CaptureFrame:
     def set_back(self) -> tuple[int, int] | None:
         """When the capture's clock was first set back by half a second or more, and by how much, us. Rows are in order
         of the packets that completed them, so several rows with earlier times show it. Connections with late or missing
-        bytes are left out, because their messages are completed late."""
+        bytes are left out, because their messages are completed late, and the first of connections that began before
+        the capture, which wait until it is clear that they are Kafka."""
         late_bytes = self.link_numbers("retransmissions") + self.link_numbers("out_of_order")
         in_order = self.unbroken & (late_bytes == 0)
         in_order[len(self.table("connections")) :] = False  # of those that go on nobody knows yet
+        opened = self.link_numbers("opened") > 0
         latest = NULL
         some, ahead = np.zeros(0, np.int64), np.zeros(0, np.int64)  # the last times, and the latest before each
         for block in spill.blocks(len(self.exchanges)):
-            times = self.exchanges.response_end[block]
-            times = times[(times != NULL) & in_order[self.exchanges.link[block]]]
+            times, link = self.exchanges.response_end[block], self.exchanges.link[block]
+            at_once = opened[link] | (self.exchanges.reply[block] >= _UNSURE)
+            times = times[(times != NULL) & in_order[link] & at_once]
             before = np.maximum.accumulate(np.append(latest, times))
             some, ahead = np.append(some, times), np.append(ahead, before[:-1])
             late = some + _SET_BACK_US <= ahead
@@ -492,6 +500,13 @@ class CaptureFrame:
         packets = self.link_numbers("client_packets") + self.link_numbers("broker_packets")
         doubled: np.ndarray = (copies > 0) & (20 * (copies + again) >= 9 * packets) & ~self.has_legs
         return doubled
+
+    @functools.cached_property
+    def unsure_copies(self) -> np.ndarray:
+        """bool[links]: nearly every packet was captured twice, and some copies look as if TCP had sent them again."""
+        packets = self.link_numbers("client_packets") + self.link_numbers("broker_packets")
+        unsure: np.ndarray = self.doubled & (2 * self.link_numbers("duplicates") < packets)
+        return unsure
 
     @functools.cached_property
     def other_addresses(self) -> Lists:

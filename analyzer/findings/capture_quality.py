@@ -178,7 +178,8 @@ def midstream(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     "warning",
     "Of 3 connections the capture has one direction only: no latency and no errors can be told there.",
     why="A side that acknowledges is there; a capture that lacks all of its packets stands where they do not pass.",
-    suppressed_when="None of them has 10 packets, and other connections have both directions.",
+    suppressed_when="None of them has 10 packets, and other connections have both directions; the side that was "
+    "captured sends the same again and again (request-undelivered).",
     advice="Capture where both directions pass: a mirror port in both directions, or the host itself.",
     evidence="a forged capture without the broker's packets",
     packets=10,
@@ -205,8 +206,8 @@ def one_way(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 )
 def duplicated(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     # Where all came twice, what looks as if TCP had sent it again did so too, farther behind than copies are known by.
-    twice = capture.link_numbers("duplicates") + np.where(capture.doubled, capture.link_numbers("retransmissions"), 0)
-    twice = np.where(capture.has_legs, 0, twice)
+    again = np.where(capture.unsure_copies, capture.link_numbers("retransmissions"), 0)
+    twice = np.where(capture.has_legs, 0, capture.link_numbers("duplicates") + again)
     packets = capture.link_numbers("client_packets") + capture.link_numbers("broker_packets")
     packets, many = int(packets[~capture.has_legs].sum()), int(twice.sum())
     if many >= at.packets and many >= at.share * packets:

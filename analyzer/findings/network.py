@@ -702,12 +702,14 @@ def connect_failed(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 
 
 def _other_family(capture: CaptureFrame, attempt: Attempt, within: int) -> str | None:
-    """The end point of another address family at the same port that let the client in after each failure, if any.
+    """The end point of another address family at the same port that let the client in after each failure, if any;
+    after the last one it may do so when the capture is over.
 
     Whether two addresses are one host's is known of loopback addresses; of others it is what the times say."""
     server, _, port = attempt.server.rpartition(":")
     first = capture.link_times("first_time")
     opened = (capture.link_numbers("opened") > 0) & (capture.link_numbers("broker_bytes") > 0)
+    over = capture.span[1] <= attempt.until + within
     for number, end in enumerate(capture.brokers):
         other, _, other_port = end.rpartition(":")
         if other_port != port or ("[" in other) == ("[" in server) or _is_loopback(other) != _is_loopback(server):
@@ -715,7 +717,9 @@ def _other_family(capture: CaptureFrame, attempt: Attempt, within: int) -> str |
         links = np.flatnonzero(opened & (capture.broker_of == number) & (first != NULL))
         times = np.sort(first[links])
         times = times[(times >= attempt.since) & (times <= attempt.until + within)]
-        if len(times) >= attempt.times and times[0] <= attempt.since + within and times[-1] >= attempt.until:
+        if len(times) < attempt.times - over or not len(times) or times[0] > attempt.since + within:
+            continue
+        if times[-1] >= attempt.until or over:
             return end
     return None
 

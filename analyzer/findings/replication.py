@@ -172,11 +172,14 @@ class _Cluster:
 
 
 def _cluster(capture: CaptureFrame, span: SlowSpan) -> _Cluster:
-    labels = {
-        row["node_id"]: end_point(row["host"], row["port"])
-        for row in capture.table("brokers").every(["node_id", "host", "port"])
-    }
     numbers = {end: number for number, end in enumerate(capture.brokers)}
+    rows = [
+        (row["node_id"], end_point(row["host"], row["port"]))
+        for row in capture.table("brokers").every(["node_id", "host", "port"])
+    ]
+    # Another cluster has nodes of the same numbers: these are the ones that lead in the span.
+    leaders = set(arrow.distinct(capture.broker[span.rows]).tolist())
+    labels = dict(rows) | {node: label for node, label in rows if numbers.get(label) in leaders}
     node_of = {numbers[label]: node for node, label in labels.items() if label in numbers}
     in_sync: dict[tuple[str, int], frozenset[int]] = {}
     leader_of: dict[tuple[str, int], int] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -23,6 +23,35 @@ from kwire.analyzer.frame import arrow, grouping, spill
 from kwire.analyzer.frame.frame import NULL, codes_of
 from kwire.analyzer.frame.grouping import rows_by_key, split
 from kwire.analyzer.protocol import api_keys
+
+REMOVED: Mapping[int, int] = {
+    0: 3,
+    1: 4,
+    2: 1,
+    8: 2,
+    9: 1,
+    19: 2,
+    20: 1,
+    23: 2,
+    27: 1,
+    29: 1,
+    30: 1,
+    31: 1,
+    32: 1,
+    34: 1,
+    35: 1,
+    38: 1,
+    39: 1,
+    40: 1,
+    41: 1,
+    56: 2,
+    76: 1,
+    77: 1,
+    78: 1,
+    79: 1,
+}
+"""Lowest version of an API that Kafka 4.0 to 4.4 takes, where it is not 0 (KIP-896). Not what ApiVersions says: 4.x
+offers Produce from 0 on, for old librdkafka's sake (KAFKA-18659), and refuses 0 to 2."""
 
 AROUND_US = 10 * SECOND
 """Clients refresh their metadata after 0.1 to 1 s, reconnect within 10 s, and rejoin within that."""
@@ -293,12 +322,17 @@ def outcome(some: list[Attempt]) -> str:
 @once
 def refused_versions(capture: CaptureFrame) -> np.ndarray:
     """Exchanges without an answer whose version the broker does not offer, by its own ApiVersions; where nobody asked
-    it, by those of the other brokers, if they agree."""
+    it, by those of the other brokers, if they agree; where nobody asked any, in versions that Kafka 4.0 removed, if
+    the broker closed each connection on them."""
     rows = spill.true_rows(capture.exchanges.status == UNANSWERED)
-    offers = _offers(capture) if len(rows) else {}
+    if not len(rows):
+        return rows
+    offers = _offers(capture)
+    if not offers:
+        return _closed_on_removed(capture, rows)
     refused = [rows[:0]]
     offering = {broker for broker, _ in offers}
-    for group_rows in split(rows, capture.broker[rows], capture.exchanges.api[rows]) if offers else ():
+    for group_rows in split(rows, capture.broker[rows], capture.exchanges.api[rows]):
         api, version = int(capture.exchanges.api[group_rows[0]]), capture.exchanges.version[group_rows]
         broker = capture.brokers[capture.broker[group_rows[0]]]
         lowest, highest = offers.get((broker, api), (0, 1 << 15))
@@ -307,6 +341,37 @@ def refused_versions(capture: CaptureFrame) -> np.ndarray:
             lowest, highest = next(iter(others))
         if api != api_keys.API_VERSIONS:
             refused.append(group_rows[(version < lowest) | (version > highest)])
+    return np.sort(np.concatenate(refused))
+
+
+def tells_versions(capture: CaptureFrame) -> bool:
+    """Whether the capture has what any broker offers."""
+    return len(capture.table("api_versions")) > 0
+
+
+_CLOSES = 3
+"""Connections that a broker closed on a version, from which on it is not chance."""
+
+
+def _closed_on_removed(capture: CaptureFrame, rows: np.ndarray) -> np.ndarray:
+    """Of exchanges without an answer those in versions that Kafka 4.0 removed, where the broker never answers such a
+    version and closed each of several connections on it."""
+    exchanges, refused = capture.exchanges, [rows[:0]]
+    table = capture.table("connections")
+    closed = np.zeros(len(capture.links), bool)
+    by, after = (table.text(column) for column in ("closed_by", "closed_after"))
+    closed[: len(by.codes)] = arrow.among(by.codes, codes_of(by.values, "broker")) & arrow.among(
+        after.codes, codes_of(after.values, "request")
+    )
+    for group_rows in split(rows, capture.broker[rows], exchanges.api[rows], exchanges.version[rows]):
+        broker, api, version = (
+            int(column[group_rows[0]]) for column in (capture.broker, exchanges.api, exchanges.version)
+        )
+        if version >= REMOVED.get(api, 0) or not closed[exchanges.link[group_rows]].all():
+            continue
+        same = (capture.broker == broker) & (exchanges.api == api) & (exchanges.version == version)
+        if len(arrow.distinct(exchanges.link[group_rows])) >= _CLOSES and same.sum() == len(group_rows):
+            refused.append(group_rows)
     return np.sort(np.concatenate(refused))
 
 

@@ -99,11 +99,12 @@ def _candidates(capture: CaptureFrame, at: Limits) -> Iterator[StalledDirection]
     for to_broker in (True, False):
         toward = "broker" if to_broker else "client"
         lost = capture.link_numbers(f"unacknowledged_bytes_to_{toward}")
-        some_links = np.flatnonzero((lost > 1) & ~capture.doubled & ~root_causes.explained_links(capture))
+        some_links = np.flatnonzero((lost > 1) & ~root_causes.explained_links(capture))
         if not len(some_links):
             continue
         behind = capture.link_numbers(f"sacked_bytes_to_{toward}")
         sends = capture.link_numbers(f"unacknowledged_sends_to_{toward}")
+        sends = np.where(capture.unsure_copies, (sends + 1) // 2, sends)
         segment = capture.link_numbers(f"unacknowledged_segment_to_{toward}")
         passed = capture.link_numbers(f"sacked_segment_to_{toward}")
         since = capture.link_times(f"unacknowledged_since_to_{toward}")
@@ -265,8 +266,8 @@ def _lost_segment(stall: StalledDirection) -> int:
     "never for less than others survived; 500 bytes pass everywhere.",
     suppressed_when="It was sent fewer than four times (three where the connection ended), or the hole was there for "
     "less than 2 s; a reset came instead of an acknowledgement and the connection had not been idle for 30 s "
-    "(connection-reset); the broker went away (broker-lost); nobody acknowledges in the capture at all, or the capture "
-    "holds all packets twice.",
+    "(connection-reset); the broker went away (broker-lost); nobody acknowledges in the capture at all, and not "
+    "just one segment was sent again and again.",
     advice="Look at the path between the two: firewall, route, tunnel. A capture at the other end shows whether the "
     "packets arrive there.",
     evidence="reports of an idle drop and of an MTU black hole, an incident of each; net-lossy-4.3, which repairs "

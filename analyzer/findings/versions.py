@@ -21,41 +21,13 @@ from kwire.analyzer.findings.capture import (
     once,
 )
 from kwire.analyzer.findings.query import Severity
+from kwire.analyzer.findings.root_causes import REMOVED
 from kwire.analyzer.findings.rules import Limits, Match, rule
 from kwire.analyzer.findings.wording import client, count, lasting, listed, name, some
 from kwire.analyzer.frame import arrow, spill
 from kwire.analyzer.frame.frame import NULL, codes_of
 from kwire.analyzer.frame.grouping import first_rows, max_by, rows_by_key, split
 from kwire.analyzer.protocol import api_keys, schema
-
-REMOVED: Mapping[int, int] = {
-    0: 3,
-    1: 4,
-    2: 1,
-    8: 2,
-    9: 1,
-    19: 2,
-    20: 1,
-    23: 2,
-    27: 1,
-    29: 1,
-    30: 1,
-    31: 1,
-    32: 1,
-    34: 1,
-    35: 1,
-    38: 1,
-    39: 1,
-    40: 1,
-    41: 1,
-    56: 2,
-    76: 1,
-    77: 1,
-    78: 1,
-    79: 1,
-}
-"""Lowest version of an API that Kafka 4.0 to 4.4 takes, where it is not 0 (KIP-896). Not what ApiVersions says: 4.x
-offers Produce from 0 on, for old librdkafka's sake (KAFKA-18659), and refuses 0 to 2."""
 
 
 def _lowest(capture: CaptureFrame) -> dict[int, int]:
@@ -193,7 +165,9 @@ def removed(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     "version-refused",
     "error",
     "10.0.0.1:9092 closed connections of svc-a (10.0.0.4) on Fetch 2, which it does not offer (3 requests).",
-    why="Deterministic: only ApiVersions gets an answer (UNSUPPORTED_VERSION), all others an exception and a close.",
+    why="Deterministic: only ApiVersions gets an answer (UNSUPPORTED_VERSION), all others an exception and a close. "
+    "Where the capture lacks what brokers offer: a version that Kafka 4.0 removed (KIP-896), on each of three "
+    "connections or more that the broker closed on it, and never answered.",
     suppressed_when="The version is one that the broker said it offers; the connection was closed for another reason "
     "(idle, login).",
     advice="Upgrade the client.",
@@ -208,8 +182,9 @@ def refused(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         )
     for (client_, broker, api, version), group_rows in refusals.items():
         who = capture.who(client_, broker)
-        text = f"{who['broker']} closed connections of {client(who)} on {api_name(api)} {version}, which it does not "
-        text += "offer "
+        offered = root_causes.tells_versions(capture)
+        text = f"{who['broker']} closed connections of {client(who)} on {api_name(api)} {version}, which "
+        text += "it does not offer " if offered else "brokers refuse since Kafka 4.0 "
         since, until = int(rows.request_time[group_rows[0]]), int(rows.request_time[group_rows[-1]])
         yield Match(
             f"{text}({count(len(group_rows), 'request')}).",
@@ -220,7 +195,7 @@ def refused(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
             {"api": api_name(api), "version": str(version)},
             (group_rows[0], group_rows[0], group_rows[-1]),
             cause="a version outside the broker's range",
-            proven=True,
+            proven=offered,
         )
 
 

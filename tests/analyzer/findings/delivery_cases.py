@@ -48,7 +48,15 @@ def forgotten(traffic: Traffic, wrong: bool) -> None:
 
 @case("request-undelivered", "not of a packet that the capture holds several times")
 def several_copies(traffic: Traffic, wrong: bool) -> None:
-    lost(traffic, sends=4, duplicates=0 if wrong else 12, client_packets=12, broker_packets=12, retransmissions=3)
+    lost(traffic, sends=4, duplicates=12 if wrong else 10, client_packets=12, broker_packets=12, retransmissions=3)
+
+
+@case("connect-failed", "not where the other family lets it in when the capture is over")
+def other_family_at_the_end(traffic: Traffic, wrong: bool) -> None:
+    other_family(traffic, False)
+    traffic.rows["connections"].pop()
+    for row in traffic.rows["connections"]:
+        row["last_time"] = at(60 if wrong else 10)
 
 
 @case("send-delayed")

@@ -68,6 +68,16 @@ def sent_before(traffic: Traffic, wrong: bool) -> None:
     slow(traffic, 100, 10, start=0 if wrong else 1.4)
 
 
+@case("end-to-end-slow", "not of timestamps that are older than a producer waits")
+def old_timestamps(traffic: Traffic, wrong: bool) -> None:
+    span(traffic, 200)
+    age = 100 if wrong else 3600
+    batch(traffic, 0, 0, 0)
+    for number in range(1, 101):
+        sent = 1 + number / 10
+        batch(traffic, number, sent, sent + 1, created=at(sent - age))
+
+
 @case("redelivered-records")
 def again(traffic: Traffic, wrong: bool) -> None:
     span(traffic, 60)

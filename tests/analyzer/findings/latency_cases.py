@@ -63,6 +63,13 @@ def by_sets(traffic: Traffic, wrong: bool) -> None:
     slow_replica(traffic, {1: 800 if wrong else 4, 2: 4, 3: 800 if wrong else 4}, {1: [1, 3], 2: [2, 1], 3: [3, 1]})
 
 
+@case("replication-slow", "by in-sync sets, beside another cluster with nodes of the same numbers")
+def beside_another_cluster(traffic: Traffic, wrong: bool) -> None:
+    by_sets(traffic, wrong)
+    for node in NODES:
+        traffic.add("brokers", node_id=node, host=f"10.1.0.{node}", port=9092)
+
+
 @case("broker-slow", "not of writes to a broker whose disk replicas wait for")
 def own_disk_of_both(traffic: Traffic, wrong: bool) -> None:
     by_sets(traffic, not wrong)

@@ -161,6 +161,13 @@ def storm(traffic: Traffic, wrong: bool) -> None:
         traffic.ask("Metadata", 10 + number / 5)
 
 
+@case("metadata-storm", "in the first seconds of a capture, of a client that was there before")
+def storm_from_before(traffic: Traffic, wrong: bool) -> None:
+    traffic.link(7, opened=not wrong)
+    for number in range(50):
+        traffic.ask("Metadata", number / 12)
+
+
 _ALL_TOPICS: dict[str, Any] = {"request_bytes": 21, "response_bytes": 1_000_000}
 """Metadata 1 of client `app`."""
 
@@ -371,6 +378,15 @@ def refused_elsewhere(traffic: Traffic, wrong: bool) -> None:
 def refused(traffic: Traffic, wrong: bool) -> None:
     traffic.add("api_versions", broker="10.0.0.9:9092", api_key=3, min=0, max=12)
     traffic.ask("Metadata", 0, None, status="unanswered", api_version=13 if wrong else 12)
+
+
+@case("version-refused", "of what Kafka 4 removed, where nobody asked what brokers offer")
+def refused_unasked(traffic: Traffic, wrong: bool) -> None:
+    closed = {"closed": "fin", "closed_by": "broker" if wrong else "client", "closed_after": "request"}
+    for number in range(3):
+        on = 50 + number
+        traffic.link(on, **closed)
+        traffic.ask("Produce", number, None, on=on, status="unanswered", api_version=1)
 
 
 def _speaks(traffic: Traffic, client_id: str = "app", **apis: int) -> None:

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +70,42 @@ def resent(wire: Talk, to_broker: bool, at: float, data: bytes, times: int = 5, 
 
 
 # ---------------------------------------------------------------------------------------------------------- the cases
+
+
+def test_nobody_is_heard_and_one_segment_comes_again_and_again(tmp_path: Path) -> None:
+    """The capture began when the connection was dead already."""
+    wire = talk()
+    wire.seen.clear()
+    resent(wire, TO_BROKER, 9, produce(9))
+    finding = only([f for f in findings_of(tmp_path, wire, talk(40001, 20)) if f.code != "capture-midstream"])
+    assert "never acknowledged by TCP, though sent 6 times" in finding.text
+
+
+def test_of_a_side_that_goes_on_the_other_was_not_captured(tmp_path: Path) -> None:
+    wire = talk()
+    resent(wire, TO_BROKER, 9, produce(9))
+    for number in range(10, 20):
+        wire.send(TO_BROKER, 10 + number, produce(number))
+    wire.seen = [segment for segment in wire.seen if segment.source == wire.client]
+    assert "capture-one-way" in codes(findings_of(tmp_path, wire, talk(40001, 40)))
+
+
+@pytest.mark.parametrize("idle", [9.0, 245.0, 1800.0])
+def test_every_packet_was_captured_twice(idle: float, tmp_path: Path) -> None:
+    wire = talk(exchanges=12)
+    resent(wire, TO_BROKER, idle, produce(99))
+    wire.fin(True, idle + 60)
+    once = rendered(interleaved(wire.seen, talk(40001, idle + 61).seen))
+    twice = sorted(
+        [*once, *(replace(record, time_ns=record.time_ns + 3000) for record in once)], key=attrgetter("time_ns")
+    )
+    path = tmp_path / "capture.pcap"
+    path.write_bytes(pcap(twice, nanoseconds=True))
+    findings = {f.code: f for f in judged(analyzer.analyze(str(path))) if f.code not in USUAL}
+    assert findings.keys() == {"request-undelivered", "capture-duplicated"}
+    assert "1 Produce request" in findings["request-undelivered"].text
+    assert "sent 6 times" in findings["request-undelivered"].text
+    assert f"holds {len(once)} packets twice (50.0 %)" in findings["capture-duplicated"].text
 
 
 @pytest.mark.parametrize("idle", [9.0, 245.0, 1800.0])
