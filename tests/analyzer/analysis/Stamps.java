@@ -61,7 +61,8 @@ public class Stamps {
                     String value = client + " " + number++;
                     say("produced", client, value, now());
                     producer.send(new ProducerRecord<>(topic, random.nextInt(partitions), null, value), (at, error) -> {
-                        if (error == null) say("acknowledged", value, at.partition(), at.offset(), now());
+                        boolean isKnown = error == null && at.hasOffset(); // not with acks=0
+                        if (isKnown) say("acknowledged", value, at.partition(), at.offset(), now());
                     });
                 }
                 if (transactional && random.nextInt(5) == 0) producer.abortTransaction();
@@ -119,6 +120,7 @@ public class Stamps {
         partitions = Integer.parseInt(arguments[2]);
         until = System.currentTimeMillis() + (long) (1000 * Double.parseDouble(arguments[3]));
         List<Work> works = List.of(
+            () -> write("j-acks-0", Map.of("acks", "0", "enable.idempotence", false)),
             () -> write("j-acks-1", Map.of("acks", "1", "enable.idempotence", false, "compression.type", "lz4")),
             () -> write("j-idempotent", Map.of("acks", "all", "compression.type", "zstd")),
             () -> write("j-transactional", Map.of("transactional.id", "j-transactional")),

@@ -3,8 +3,8 @@
     python -m tests.analyzer.analysis.journey_truth --seconds 60 --nodes 3 --kill
     python -m tests.analyzer.analysis.journey_truth --lag --seconds 150
 
-In: a real broker, librdkafka's clients, packets of the loopback interface. Out: `Figures`, or the lag in seconds at
-random moments of five topics. The clients' stamps and the packets' times are of one clock.
+In: a real broker, clients of librdkafka, kafka-python and Java, packets of the loopback interface. Out: `Figures`, or
+the lag in seconds at random moments of five topics. The clients' stamps and the packets' times are of one clock.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from kwire import analyzer
 from tests.analyzer.live.running import capturing
 from tests.brokers import jars
 from tests.brokers.cluster import START_SECONDS, Cluster, Spec
+from tests.incidents import packages
 
 PRODUCERS: dict[str, dict[str, Any]] = {
     "w-acks-0": {"acks": 0},
@@ -46,6 +47,8 @@ CONSUMERS: dict[str, dict[str, Any]] = {
     "g-848": {"group.protocol": "consumer", "isolation.level": "read_uncommitted"},
     "g-committed": {"group.protocol": "classic", "isolation.level": "read_committed"},
 }
+PURE_PRODUCER, PURE_GROUP = "w-kafka-python", "g-kafka-python"
+"""Those of kafka-python."""
 PARTITIONS = 2
 _ROUNDS = 10
 """Times that a producer writes at least."""
@@ -73,6 +76,13 @@ class Truth:
     committed: dict[tuple[str, int], list[tuple[int, int]]] = field(default_factory=dict)
     """By group and partition: when it knew of a commit (us), and the offset."""
     failures: list[BaseException] = field(default_factory=list)
+
+    def note_received(self, group: str, where: Where, stamp: int, value: bytes) -> None:
+        """Note that a group received a record, which says the offset of one with acks=0."""
+        self.received.setdefault((group, where), (stamp, value))
+        entry = self.written.get(value)
+        if entry is not None and entry.where is None:
+            entry.where = where
 
 
 @dataclass(slots=True)
@@ -148,11 +158,7 @@ def read(
             message = consumer.poll(0.5)
             if message is not None and message.error() is None:
                 where = topic, message.partition() or 0, message.offset() or 0
-                value = message.value() or b""
-                truth.received.setdefault((group, where), (_now(), value))
-                entry = truth.written.get(value)
-                if entry is not None and entry.where is None:
-                    entry.where = where
+                truth.note_received(group, where, _now(), message.value() or b"")
                 quiet, positions[where[1]] = 0, where[2] + 1
             elif time.monotonic() > until:
                 quiet += 1
@@ -164,6 +170,43 @@ def read(
         if not pauses or time.monotonic() > until:
             return
         time.sleep(random_.uniform(2, 15))
+
+
+def write_in_python(cluster: Cluster, truth: Truth, topic: str, until: float) -> None:
+    """`write` with kafka-python."""
+    kafka = packages.load(packages.KAFKA_PYTHON)
+    producer = kafka.KafkaProducer(bootstrap_servers=cluster.bootstrap, client_id=PURE_PRODUCER, linger_ms=5)
+    random_ = random.Random(topic)
+    number = 0
+
+    def done(entry: Written, at: Any) -> None:
+        entry.where, entry.acknowledged = (topic, at.partition, at.offset), _now()
+
+    rounds = 0
+    while rounds < _ROUNDS or time.monotonic() < until:
+        rounds += 1
+        for _ in range(random_.randrange(1, 30)):
+            value = f"{PURE_PRODUCER} {number}".encode()
+            number += 1
+            entry = truth.written[value] = Written(PURE_PRODUCER, _now())
+            producer.send(topic, value, partition=random_.randrange(PARTITIONS)).add_callback(done, entry)
+        time.sleep(random_.uniform(0.01, 0.2))
+    producer.close(START_SECONDS)
+
+
+def read_in_python(cluster: Cluster, truth: Truth, topic: str, until: float) -> None:
+    """`read` with kafka-python."""
+    kafka = packages.load(packages.KAFKA_PYTHON)
+    config = {"bootstrap_servers": cluster.bootstrap, "client_id": f"c-{PURE_GROUP}", "group_id": PURE_GROUP}
+    consumer = kafka.KafkaConsumer(topic, auto_offset_reset="earliest", auto_commit_interval_ms=300, **config)
+    quiet = 0
+    while quiet < 6:
+        records = [record for some in consumer.poll(500).values() for record in some]
+        stamp = _now()
+        for record in records:
+            truth.note_received(PURE_GROUP, (topic, record.partition, record.offset), stamp, record.value)
+        quiet = 0 if records or time.monotonic() < until else quiet + 1
+    consumer.close()
 
 
 def _commit(consumer: Consumer, truth: Truth, group: str, topic: str, positions: dict[int, int]) -> None:
@@ -212,7 +255,7 @@ def write_and_read_in_java(cluster: Cluster, truth: Truth, topic: str, seconds: 
             entry.where, entry.acknowledged = (topic, int(words[1]), int(words[2])), int(stamp)
         elif kind == "received":
             where = topic, int(words[2]), int(words[3])
-            truth.received.setdefault((words[0], where), (int(stamp), words[1].encode()))
+            truth.note_received(words[0], where, int(stamp), words[1].encode())
 
 
 def make_topic(cluster: Cluster, copies: int) -> str:
@@ -233,7 +276,7 @@ def captured(cluster: Cluster, path: Path) -> contextlib.AbstractContextManager[
 def run(
     cluster: Cluster, path: Path, seconds: float, copies: int = 1, kill: bool = False, java: bool = False
 ) -> tuple[Truth, Truth]:
-    """Write and read for so long, captured; the truth of librdkafka's clients, and of Java's, which have a topic of
+    """Write and read for so long, captured; the truth of Python's clients, and of Java's, which have a topic of
     their own (java). kill: a broker is killed in the middle and started again."""
     java_truth = Truth()
     truth, topic = Truth(), make_topic(cluster, copies)
@@ -244,6 +287,8 @@ def run(
         works: list[Callable[[], None]] = [
             *(functools.partial(write, cluster, truth, name, PRODUCERS[name], topic, until) for name in PRODUCERS),
             *(functools.partial(read, cluster, truth, name, CONSUMERS[name], topic, until) for name in CONSUMERS),
+            functools.partial(write_in_python, cluster, truth, topic, until),
+            functools.partial(read_in_python, cluster, truth, topic, until),
         ]
         if java:
             java_topic = make_topic(cluster, copies)

@@ -7,12 +7,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.analyzer.analysis.journey_truth import PRODUCERS, journeys_of, judge, run
+import pytest
+
+from tests.analyzer.analysis.journey_truth import (
+    CONSUMERS,
+    PRODUCERS,
+    PURE_GROUP,
+    PURE_PRODUCER,
+    journeys_of,
+    judge,
+    run,
+)
 from tests.brokers.cluster import Spec
 from tests.brokers.fixtures import Start
 from tests.live import Wire
 
 
+@pytest.mark.filterwarnings("ignore:(open|read)_text is deprecated:DeprecationWarning")  # kafka-python
 def test_every_batch_is_placed_and_none_wrongly(shared_brokers: Start, wire: Wire, tmp_path: Path) -> None:
     del wire  # it says whether packets can be captured here
     path = tmp_path / "capture.pcap"
@@ -22,5 +33,9 @@ def test_every_batch_is_placed_and_none_wrongly(shared_brokers: Start, wire: Wir
         figures = judge(clients, *journeys)
         assert figures.wrong == []
         assert figures.placed == figures.batches > 50
-    assert {entry.client for entry in truth.written.values() if entry.where} == {*PRODUCERS}
+    assert {entry.client for entry in truth.written.values() if entry.where} == {*PRODUCERS, PURE_PRODUCER}
+    assert {group for group, _ in truth.received} == {*CONSUMERS, PURE_GROUP}
+    assert {entry.client for entry in java.written.values() if entry.where} == {
+        *("j-acks-0", "j-acks-1", "j-idempotent", "j-transactional")
+    }
     assert {group for group, _ in java.received} == {"j-848", "j-classic", "j-share"}
