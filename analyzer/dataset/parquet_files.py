@@ -47,16 +47,17 @@ RANGED = frozenset(
 LIKE = frozenset(
     (
         "acks", "base_sequence", "broker_us", "codec", "delivery_count", "diverging_offset", "generation", "group_id",
-        "high_watermark", "hold_us", "lag", "last_stable_offset", "leader_epoch", "magic", "max_wait_ms", "member_id",
-        "min_bytes", "muted_us", "network_us", "producer_epoch", "producer_id", "queue_us", "reason", "record_bytes",
-        "record_count", "request_state", "status", "throttle_us", "topic_id",
+        "high_watermark", "hold_us", "isolation_level", "lag", "last_stable_offset", "leader_epoch", "log_start_offset",
+        "magic", "max_wait_ms", "member_id", "min_bytes", "muted_us", "network_us", "preferred_replica",
+        "producer_epoch", "producer_id", "queue_us", "rack_id", "reason", "record_bytes", "record_count",
+        "request_state", "status", "throttle_us", "topic_id",
     )
 )
 # fmt: on
 """Columns that often have one value in all rows of a group, or none: then nobody needs to read it (`findings`)."""
 
-RANGED_OF = {"journeys": ("base_offset", "sent")}
-"""The only such columns of a table whose times rise together."""
+RANGED_OF = {"journeys": ("base_offset", "kind", "sent")}
+"""All such columns of a table whose times rise together."""
 
 # fmt: off
 FEW_TEXTS = frozenset(
@@ -266,12 +267,8 @@ def _options(name: str) -> dict[str, Any]:
         for path, kind in leaves
         if pa.types.is_timestamp(kind) or (pa.types.is_integer(kind) and path.endswith(_MANY))
     }
-    ranged = [
-        column.name
-        for column in schema
-        if (pa.types.is_timestamp(column.type) or column.name in RANGED | LIKE)
-        and column.name in RANGED_OF.get(name, (column.name,))
-    ]
+    usual = (column.name for column in schema if pa.types.is_timestamp(column.type) or column.name in RANGED | LIKE)
+    ranged = [*RANGED_OF.get(name, usual)]
     texts = [
         path
         for path, kind in leaves

@@ -383,9 +383,12 @@ def _behind_replicas(capture: CaptureFrame, rows: np.ndarray) -> np.ndarray:
     """bool[rows]: exchanges requested while an earlier one of their connection waited a second or more for replicas,
     or those that did: the broker that kept them waiting need not be captured."""
     out = np.zeros(len(rows), bool)
-    own = replication.own_latency(capture)[rows]
-    slow = np.flatnonzero(own >= SECOND)
+    slow = np.flatnonzero(capture.column("latency_us")[rows] >= SECOND)
     slow = slow[stalls.waits_for_replicas(capture, rows[slow])]
+    if not len(slow):
+        return out
+    own = replication.own_latency(capture)[rows]
+    slow = slow[own[slow] >= SECOND]
     if not len(slow):
         return out
     links = capture.exchanges.link[rows]

@@ -301,6 +301,8 @@ def retransmission(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 def _repaired(capture: CaptureFrame, repair_ms: float, rate: float) -> dict[tuple[int, ...], np.ndarray]:
     """Exchanges whose time on the network, without path delay and transfer time at that rate, exceeds TCP's least
     timeout, on connections with retransmissions; by client and broker."""
+    if capture.greatest("network_us") < repair_ms * 1000:
+        return {}
     network = capture.column("network_us")
     slow = spill.where(len(network), lambda block: network[block] >= repair_ms * 1000)
     link = capture.exchanges.link[slow]

@@ -267,12 +267,13 @@ def _requested(read: Reads, rows: np.ndarray) -> np.ndarray:
     times=3,
 )
 def bounced(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
-    preferred = capture.table("exchanges").numbers("preferred_replica") if len(capture.exchanges) else np.zeros(0)
+    often = {pair: trips for pair, trips in bounces(capture).items() if len(trips) >= at.times}
+    if not often:
+        return
+    preferred = capture.column("preferred_replica")
     nodes = {row["node_id"]: row for row in capture.table("brokers").every()}
     rows = capture.exchanges
-    for (who_, where), trips in bounces(capture).items():
-        if len(trips) < at.times:
-            continue
+    for (who_, where), trips in often.items():
         away = [there for _, there in trips]
         node = next((int(preferred[sent]) for sent, _ in trips if preferred[sent] >= 0), None)
         address = capture.brokers[capture.broker[away[0]]]
@@ -323,11 +324,13 @@ def bounced(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     fetches=20,
 )
 def rack_ignored(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    nodes = capture.table("brokers").every()
+    if len({row["node_id"] for row in nodes}) < 2:
+        return
     table = capture.table("exchanges")
     rack, racks = table.text("rack_id")
-    nodes = capture.table("brokers").every()
     known = {row["rack"] for row in nodes if row["rack"] is not None}
-    if len({row["node_id"] for row in nodes}) < 2 or not (racks or known):
+    if not (racks or known):
         return
     of_node = {f"{row['host']}:{row['port']}": row["rack"] for row in nodes}
     preferred = table.numbers("preferred_replica")

@@ -84,10 +84,14 @@ def slow_spans(capture: CaptureFrame) -> list[SlowSpan]:
     at = limits_of(RULES["replication-slow"], capture.query)
     if capture.greatest("latency_us") < at.slow_ms * 1000 or capture.set_back is not None:
         return []
-    rows, own = capture.exchanges, own_latency(capture)
+    rows = capture.exchanges
     good = (rows.error == 0) | arrow.among(rows.error, _TIMED_OUT)
-    every = spill.true_rows((rows.api == api_keys.PRODUCE) & (capture.column("acks") == -1) & good & (own != NULL))
-    every = every[(rows.response_end[every] != NULL) & (capture.column("hold_us")[every] != 0)]
+    every = spill.true_rows((rows.api == api_keys.PRODUCE) & (capture.column("acks") == -1) & good)
+    every = every[rows.response_end[every] != NULL]
+    if len(every) < at.answers:
+        return []
+    own = own_latency(capture)
+    every = every[(own[every] != NULL) & (capture.column("hold_us")[every] != 0)]
     if len(every) < at.answers:
         return []
     every = every[~stalls.in_stalls(capture, every)]

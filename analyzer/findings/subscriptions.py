@@ -402,10 +402,12 @@ class _Stay:
 def _stays(capture: CaptureFrame) -> list[_Stay]:
     """Reads of topic-partitions by client and group."""
     read = reads(capture)
-    position, start = read.position(), capture.table("partitions")["log_start_offset"]
     group = groups_of_fetches(capture)
-    had = _stored(capture)
     rows = spill.where(len(read.owner), lambda block: group[read.owner[block]] >= 0)
+    if not len(rows):
+        return []
+    position, start = read.position(), capture.table("partitions")["log_start_offset"]
+    had = _stored(capture)
     out = []
     for some_ in of_readers(capture, rows):
         for (number,), own in rows_by_key(some_, group[read.owner[some_]]).items():
