@@ -6,7 +6,7 @@ contain them; names by topic id.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -190,34 +190,43 @@ def _broker(capture: str, node: tuple[int, str, int, str | None]) -> dict[str, A
     return {"capture": capture, **dict(zip(("node_id", "host", "port", "rack"), node, strict=True))}
 
 
+_Offer = tuple[int, int, int]
+"""API key, lowest and highest version."""
+
+
 @dataclass(slots=True)
 class Offers:
-    """The API versions that brokers offer, for each connection once while it is open."""
+    """The API versions that brokers offer, for each connection once while it is open: each opens with some 70.
 
-    _offered: dict[str, set[tuple[int, int, int]]] = field(default_factory=dict)  # by name of the connection
-    _rows: Rows = field(default_factory=list)
+    _offered   by name of the connection
+    _rows      name of the capture, of the connection, offer
+    """
+
+    _offered: dict[str, set[_Offer]] = field(default_factory=dict)
+    _rows: list[tuple[str, str, _Offer]] = field(default_factory=list)
 
     def take(self, window: Window, *_: object) -> None:
         names = window.names
-        for number, *offer in window.offers.tolist():
-            connection = names.connections[number]
-            offered = self._offered.setdefault(connection, set())
-            api_key, lowest, highest = offer
-            if (api_key, lowest, highest) in offered:
+        for number, api_key, lowest, highest in window.offers.tolist():
+            connection, offer = names.connections[number], (api_key, lowest, highest)
+            offered = self._offered.get(connection)
+            if offered is None:
+                offered = self._offered[connection] = set()
+            if offer in offered:
                 continue
             if len(offered) < MAX_OFFERS:
-                offered.add((api_key, lowest, highest))
-            self._rows.append(_offer(names.capture, connection, offer))
+                offered.add(offer)
+            self._rows.append((names.capture, connection, offer))
         for number in window.connections.number.tolist():
             self._offered.pop(names.connections[number], None)
 
     def onward(self, capture: str) -> Offers:
         """Return the versions of open connections for another capture point that continues this one."""
-        rows = [_offer(capture, name, offer) for name, offers in self._offered.items() for offer in sorted(offers)]
+        rows = [(capture, name, offer) for name, offers in self._offered.items() for offer in sorted(offers)]
         return Offers({name: offers.copy() for name, offers in self._offered.items()}, rows)
 
     def tables(self, *_: object) -> Iterator[tuple[str, pa.Table]]:
-        yield _table("api_versions", self._rows)
+        yield "api_versions", _offers_table(self._rows) if self._rows else tables.empty("api_versions")
         self._rows = []
 
     def join(self, other: Offers) -> None:
@@ -226,11 +235,13 @@ class Offers:
         self._rows += other._rows
 
 
-def _offer(capture: str, connection: str, offer: Sequence[int]) -> dict[str, Any]:
-    """`connection`: its name, of which the broker is a part."""
-    broker = _broker_end(connection)
-    versions = dict(zip(("api_key", "min", "max"), offer, strict=True))
-    return {"capture": capture, "connection": connection, "broker": broker, **versions}
+def _offers_table(rows: list[tuple[str, str, _Offer]]) -> pa.Table:
+    captures, connections, offers = zip(*rows, strict=True)
+    brokers = {name: _broker_end(name) for name in dict.fromkeys(connections)}
+    columns = (captures, connections, [brokers[name] for name in connections], *zip(*offers, strict=True))
+    schema = tables.schema("api_versions")
+    arrays = [pa.array(values, kind.type) for values, kind in zip(columns, schema, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 _KEY, _LEADER, _EPOCH, _ISR = range(4)
