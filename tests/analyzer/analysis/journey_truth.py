@@ -2,6 +2,7 @@
 
     python -m tests.analyzer.analysis.journey_truth --seconds 60 --nodes 3 --kill
     python -m tests.analyzer.analysis.journey_truth --lag --seconds 150
+    python -m tests.analyzer.analysis.journey_truth --compacted
 
 In: a real broker, clients of librdkafka, kafka-python and Java, packets of the loopback interface. Out: `Figures`, or
 the lag in seconds at random moments of five topics. The clients' stamps and the packets' times are of one clock.
@@ -14,6 +15,7 @@ import bisect
 import contextlib
 import datetime
 import functools
+import itertools
 import random
 import subprocess
 import tempfile
@@ -49,6 +51,11 @@ CONSUMERS: dict[str, dict[str, Any]] = {
 }
 PURE_PRODUCER, PURE_GROUP = "w-kafka-python", "g-kafka-python"
 """Those of kafka-python."""
+COMPACTED_GROUP = "g-compacted"
+COMPACTING = Spec(settings=(("log.cleaner.backoff.ms", "200"),))
+"""A broker that compacts within a second or two, not within half a minute."""
+_COMPACTED = 100
+"""Offset up to which the broker must have compacted at least."""
 PARTITIONS = 2
 _ROUNDS = 10
 """Times that a producer writes at least."""
@@ -76,6 +83,13 @@ class Truth:
     committed: dict[tuple[str, int], list[tuple[int, int]]] = field(default_factory=dict)
     """By group and partition: when it knew of a commit (us), and the offset."""
     failures: list[BaseException] = field(default_factory=list)
+
+    def note_answer(self, error: Any, message: Any) -> None:
+        """Note the answer to one of librdkafka's records; with acks=0 nobody says the offset."""
+        offset = message.offset()
+        if error is None and offset is not None:
+            entry = self.written[message.value()]
+            entry.where, entry.acknowledged = (message.topic(), message.partition(), offset), _now()
 
     def note_received(self, group: str, where: Where, stamp: int, value: bytes) -> None:
         """Note that a group received a record, which says the offset of one with acks=0."""
@@ -106,12 +120,6 @@ def write(cluster: Cluster, truth: Truth, client: str, config: Mapping[str, Any]
     producer = Producer({**settings, **config})
     random_ = random.Random(client + topic)
     number = 0
-
-    def done(error: Any, message: Any) -> None:
-        entry = truth.written[message.value()]
-        if error is None and config.get("acks") != 0:  # else nobody says the offset
-            entry.where, entry.acknowledged = (topic, message.partition(), message.offset()), _now()
-
     transactional = "transactional.id" in config
     if transactional:
         producer.init_transactions(START_SECONDS)
@@ -124,7 +132,7 @@ def write(cluster: Cluster, truth: Truth, client: str, config: Mapping[str, Any]
             value = f"{client} {topic} {number}".encode()
             number += 1
             truth.written[value] = Written(client, _now())
-            producer.produce(topic, value=value, partition=random_.randrange(PARTITIONS), on_delivery=done)
+            producer.produce(topic, value=value, partition=random_.randrange(PARTITIONS), on_delivery=truth.note_answer)
             producer.poll(0)
         if transactional:
             end = producer.commit_transaction if random_.random() < 0.8 else producer.abort_transaction
@@ -258,11 +266,49 @@ def write_and_read_in_java(cluster: Cluster, truth: Truth, topic: str, seconds: 
             truth.note_received(words[0], where, int(stamp), words[1].encode())
 
 
-def make_topic(cluster: Cluster, copies: int) -> str:
-    """Make a topic of `PARTITIONS` partitions."""
+def write_until_compacted_and_read(cluster: Cluster, truth: Truth, topic: str) -> None:
+    """Produce records of few keys until the broker has taken some away, then let a group read what is left.
+
+    Raises TimeoutError where it has not within `START_SECONDS`."""
+    cleaned = cluster.nodes[0].folder / "data" / "cleaner-offset-checkpoint"
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "client.id": "w-compacted", "linger.ms": 0})
+    deadline = time.monotonic() + START_SECONDS
+    for number in itertools.count():
+        value = b"compacted %d" % number
+        truth.written[value] = Written("w-compacted", _now())
+        producer.produce(topic, value, b"%d" % (number % 3), partition=0, on_delivery=truth.note_answer)
+        producer.flush(START_SECONDS)
+        lines = cleaned.read_text().splitlines() if cleaned.exists() else []
+        if any(line.startswith(f"{topic} 0 ") and int(line.rpartition(" ")[2]) > _COMPACTED for line in lines):
+            break
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{topic} was not compacted")
+        time.sleep(0.01)
+    read(cluster, truth, COMPACTED_GROUP, {}, topic, until=time.monotonic())
+
+
+def removed(truth: Truth, rows: list[Row]) -> tuple[int, list[int]]:
+    """Return how many batches of a compacted topic were gone before its group read, and the base offsets of those that
+    it fetched all the same, as a row has it."""
+    (topic,) = {entry.where[0] for entry in truth.written.values() if entry.where is not None}
+    there = {where for _, where in truth.received}
+    gone = [
+        row
+        for row in rows
+        if row["topic"] == topic
+        and not any(
+            (topic, row["partition"], offset) in there for offset in range(row["base_offset"], row["last_offset"] + 1)
+        )
+    ]
+    return len(gone), [row["base_offset"] for row in gone if row["fetched"] is not None]
+
+
+def make_topic(cluster: Cluster, copies: int, **config: str) -> str:
+    """Make a topic of `PARTITIONS` partitions. config: its properties, with `_` for `.`."""
     topic = f"journeys-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    admin.create_topics([NewTopic(topic, PARTITIONS, copies)])[topic].result(START_SECONDS)
+    settings = {name.replace("_", "."): value for name, value in config.items()}
+    admin.create_topics([NewTopic(topic, PARTITIONS, copies, config=settings)])[topic].result(START_SECONDS)
     return topic
 
 
@@ -271,6 +317,17 @@ def captured(cluster: Cluster, path: Path) -> contextlib.AbstractContextManager[
     ports = sorted(port for node in cluster.nodes for port in node.ports.values())
     expression = " or ".join(f"tcp port {port}" for port in ports)
     return capturing("record", "-i", "lo", "-f", expression, "-o", path)
+
+
+def run_compacted(cluster: Cluster, path: Path) -> Truth:
+    """Let a group read what a broker's compaction left of a topic, captured from the first record on."""
+    truth = Truth()
+    compaction = {"cleanup_policy": "compact", "segment_ms": "1000", "max_compaction_lag_ms": "1000"}
+    topic = make_topic(cluster, 1, min_cleanable_dirty_ratio="0.01", **compaction)
+    with captured(cluster, path) as recording:
+        write_until_compacted_and_read(cluster, truth, topic)
+        recording.end()
+    return truth
 
 
 def run(
@@ -449,26 +506,32 @@ def main() -> None:
     parser.add_argument("--kill", action="store_true")
     parser.add_argument("--java", action="store_true", help="with clients of Java, a share consumer too")
     parser.add_argument("--lag", action="store_true")
+    parser.add_argument("--compacted", action="store_true", help="only a topic that is read after compaction")
     parser.add_argument("--keep", type=Path, help="where the capture goes")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         version = jars.NEWEST
-        cluster = Cluster(Spec(version, options.nodes), Path(folder) / "k", jars.find_java(), jars.fetch(version))
+        spec = COMPACTING if options.compacted else Spec(version, options.nodes)
+        cluster = Cluster(spec, Path(folder) / "k", jars.find_java(), jars.fetch(version))
         (Path(folder) / "k").mkdir()
         path = options.keep or Path(folder) / "capture.pcap"
         try:
             cluster.start()
-            if options.lag:
+            if options.compacted:
+                truths: tuple[Truth, ...] = (run_compacted(cluster, path),)
+            elif options.lag:
                 truth, topics = run_lag(cluster, path, options.seconds)
             else:
-                truth, java = run(cluster, path, options.seconds, options.nodes, options.kill, options.java)
+                truths = run(cluster, path, options.seconds, options.nodes, options.kill, options.java)
         finally:
             cluster.stop()
         rows, exchanges = journeys_of(path)
         if not options.lag:
-            for figures in (judge(truth, rows, exchanges), judge(java, rows, exchanges)):
+            for figures in (judge(truth, rows, exchanges) for truth in truths):
                 print(f"{figures.placed} of {figures.batches} batches placed, {figures.received} receipts")
                 print(f"{len(figures.wrong)} wrong", *figures.wrong[:10], sep="\n")
+            if options.compacted:
+                print("batches gone, and those of them fetched:", *removed(truths[0], rows))
             return
         for topic in topics:
             every = list(lags(truth, rows, topic, 100, 30_000_000))

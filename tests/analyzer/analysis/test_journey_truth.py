@@ -10,13 +10,16 @@ from pathlib import Path
 import pytest
 
 from tests.analyzer.analysis.journey_truth import (
+    COMPACTING,
     CONSUMERS,
     PRODUCERS,
     PURE_GROUP,
     PURE_PRODUCER,
     journeys_of,
     judge,
+    removed,
     run,
+    run_compacted,
 )
 from tests.brokers.cluster import Spec
 from tests.brokers.fixtures import Start
@@ -39,3 +42,16 @@ def test_every_batch_is_placed_and_none_wrongly(shared_brokers: Start, wire: Wir
         *("j-acks-0", "j-acks-1", "j-idempotent", "j-transactional")
     }
     assert {group for group, _ in java.received} == {"j-848", "j-classic", "j-share"}
+
+
+def test_what_compaction_took_was_not_fetched(shared_brokers: Start, wire: Wire, tmp_path: Path) -> None:
+    del wire
+    path = tmp_path / "capture.pcap"
+    truth = run_compacted(shared_brokers(COMPACTING), path)
+    rows, exchanges = journeys_of(path)
+    figures = judge(truth, rows, exchanges)
+    assert figures.wrong == []
+    assert figures.placed == figures.batches > 50
+    gone, fetched = removed(truth, rows)
+    assert gone > 50
+    assert fetched == []
