@@ -67,9 +67,12 @@ def broker_slow(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     spent = capture.column("broker_us")
     rows = spill.true_rows((spent != NULL) & (capture.exchanges.response_end != NULL))
     # Followers' and voters' fetches wait for data that nobody may write for a while.
-    rows = rows[~(capture.between_brokers[capture.client[rows]] & arrow.among(capture.exchanges.api[rows], HELD))]
-    rows = rows[~stalls.in_stalls(capture, rows)]
-    rows = rows[_share_sent_again(capture)[capture.exchanges.link[rows]] < _LOSSY]
+    if capture.between_brokers.any():
+        rows = rows[~(capture.between_brokers[capture.client[rows]] & arrow.among(capture.exchanges.api[rows], HELD))]
+    stalled = stalls.in_stalls(capture, rows)
+    rows = rows[~stalled] if stalled.any() else rows
+    is_lossy = _share_sent_again(capture) >= _LOSSY
+    rows = rows[~is_lossy[capture.exchanges.link[rows]]] if is_lossy.any() else rows
     judged: set[tuple[int, int]] = set()
     window = (capture.exchanges.response_end[rows] - capture.span[0]) // int(at.window_s * SECOND)
     worst: dict[tuple[int, int], tuple[int, np.ndarray]] = {}
@@ -339,7 +342,8 @@ def own_queue(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         return
     queue, latency = capture.table("exchanges").together(("queue_us", "latency_us"))
     rows = capture.of_one(spill.true_rows((queue != NULL) & (latency != NULL)))
-    rows = rows[~_behind_slow_brokers(capture, rows)]
+    behind = _behind_slow_brokers(capture, rows)
+    rows = rows[~behind] if behind.any() else rows
     keys = (spill.take(column, rows) for column in (capture.client, capture.broker, capture.exchanges.api))
     for group_rows in split(rows, *keys, least=at.answers):
         waited, whole = int(queue[group_rows].sum()), int(latency[group_rows].sum())
@@ -373,7 +377,7 @@ def own_queue(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 def _behind_slow_brokers(capture: CaptureFrame, rows: np.ndarray) -> np.ndarray:
     """bool[rows]: exchanges that waited behind what a stalled broker or a slow replica delayed."""
     out = stalls.in_stalls(capture, rows)
-    spans = iter([(span.begin, span.end) for span in replication.slow_spans(capture)])
+    spans = [(span.begin, span.end) for span in replication.slow_spans(capture)]
     out |= stalls.overlapping(capture, rows, spans)
     out |= _behind_replicas(capture, rows)
     return out

@@ -7,7 +7,7 @@ alone, because another broker may keep them waiting.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -175,10 +175,12 @@ def _elsewhere(capture: CaptureFrame, every: np.ndarray, gap: tuple[int, int, in
     return result
 
 
-def overlapping(capture: CaptureFrame, rows: np.ndarray, spans: Iterator[tuple[int, int]]) -> np.ndarray:
+def overlapping(capture: CaptureFrame, rows: np.ndarray, spans: Sequence[tuple[int, int]]) -> np.ndarray:
     """bool[rows]: exchanges that were open within one of the spans (us), or waited behind such on their connection
     until all of those were answered, for as long again as the span lasted."""
     out = np.zeros(len(rows), bool)
+    if not spans:
+        return out
     exchanges = capture.exchanges
     requested, answered = exchanges.request_time[rows], exchanges.response_end[rows]
     for begin, end in spans:
@@ -200,4 +202,4 @@ def overlapping(capture: CaptureFrame, rows: np.ndarray, spans: Iterator[tuple[i
 def in_stalls(capture: CaptureFrame, rows: np.ndarray) -> np.ndarray:
     """bool[rows]: exchanges that a stall made wait: at that broker, or for its replicas, or behind such a request."""
     clear = [stall for stall in stalls(capture) if stall.is_clear]
-    return overlapping(capture, rows, iter([(stall.begin, stall.end) for stall in clear]))
+    return overlapping(capture, rows, [(stall.begin, stall.end) for stall in clear])
