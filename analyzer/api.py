@@ -29,6 +29,7 @@ from kwire.analyzer.analysis.latency import Latency
 from kwire.analyzer.bulk import exchange_tables
 from kwire.analyzer.bulk.column_names import COLUMNS
 from kwire.analyzer.bulk.engine import Engine
+from kwire.analyzer.bulk.message_columns import WaitingMessages
 from kwire.analyzer.bulk.rows import Exchanges, Message, Window
 from kwire.analyzer.common import extensions
 from kwire.analyzer.common.times import moment
@@ -461,6 +462,7 @@ class _PointExchanges:
         self._point = point
         self._wanted = wanted
         self._messages = messages
+        self._waiting: WaitingMessages | None = None
         self.partitions = False
         self.columns: tuple[Collection[str] | None, Collection[str] | None] = (None, None)
         self.look: ChooseExchanges | None = None
@@ -498,6 +500,8 @@ class _PointExchanges:
 
     def blocks(self, ordered: bool | None, progress: Progress | None) -> Iterator[Block]:
         """Exchanges some thousand at a time."""
+        if self._wanted is None:  # a filter looks at some messages before their exchanges are chosen
+            self._waiting = self._messages.as_columns()
         sink = InRequestOrder if self._is_ordered(ordered) else AsTheyEnd
         for block in self._driven(sink(self._packed), progress):
             yield Block(block, self._exchange, self._start)
@@ -524,7 +528,7 @@ class _PointExchanges:
         window = self._latency.take(window)
         self._topics.take(window)
         self._ended.take(window)
-        self._messages.take(window)
+        (self._messages if self._waiting is None else self._waiting).take(window)
         if self._wanted is not None:
             window = window.only(self._chosen(window))
             self._messages.forget(window.every, window.exchanges)
@@ -537,11 +541,12 @@ class _PointExchanges:
 
     def _packed(self, window: Window) -> PackedExchanges:
         """The exchanges of one window as columns."""
-        names, pop = window.names, self._messages.pop
+        names = window.names
         rows = self._wanted_of(window)
         self._begin()
-        first, connection, *_ = columns = _key_columns(rows)
-        messages = [pop(*keys) for keys in zip(*(column.tolist() for column in columns[1:]), strict=True)]
+        first, connection, requests, replies = _key_columns(rows)
+        waiting = self._messages if self._waiting is None else self._waiting
+        messages = waiting.pop_columns(connection, requests, replies)
         of_exchanges, of_partitions = self.columns
         table = plain(exchange_tables.exchanges(names, [rows]), "exchanges", of_exchanges)
         parts = None

@@ -358,14 +358,21 @@ class Window:
     ) -> Iterator[Message]:
         """Raw messages, where those are kept: of some APIs, or of all; of those in `directions` of that alone (0:
         requests)."""
+        for rows, heap in self.raw_rows(apis, directions):
+            for begin in range(0, len(rows), _MESSAGES_AT_ONCE):
+                yield from _messages(rows[begin : begin + _MESSAGES_AT_ONCE], heap.data)
+
+    def raw_rows(
+        self, apis: Collection[int] | None, directions: Mapping[int, int]
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield the messages of `messages` as rows int64[n, MSG_COLUMNS], and the heap in which their bytes are."""
         for rows, heap in self._messages:
             if apis is not None:
                 rows = rows[among(rows[:, s.MSG_API_KEY], list(apis))]
             for api_key, direction in directions.items():
                 is_other = (rows[:, s.MSG_API_KEY] == api_key) & (rows[:, s.MSG_DIRECTION] != direction)
                 rows = rows[~is_other] if is_other.any() else rows
-            for begin in range(0, len(rows), _MESSAGES_AT_ONCE):
-                yield from _messages(rows[begin : begin + _MESSAGES_AT_ONCE], heap.data)
+            yield rows, heap
 
     def raw(self) -> RawMessages:
         """Like `messages`, for all of them at once, as columns."""

@@ -441,10 +441,10 @@ def _print_lines(options: ShowOptions, notes: list[str], out: IO[str]) -> int:
     for block in itertools.chain(ahead, blocks):
         lines.start = lines.start or block.capture_start
         texts = lines.block(block if options.limit is None else block.head(options.limit - shown))
-        for text in texts:
-            shown += 1
-            out.write(heading + text)
+        if texts:
+            out.write(heading + "".join(texts))
             heading = ""
+        shown += len(texts)
         if shown == options.limit:
             break
     return shown

@@ -7,7 +7,7 @@ nothing of a secret; what is not decoded is left out; a list is cut after three,
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kwire.analyzer.cli.text import printable, size
@@ -203,18 +203,23 @@ _LARGE = 1024
 """Bytes of a message from which no other is expected to be the same."""
 
 
-def bodies(api_key: int | None, messages: tuple[Any, Any]) -> tuple[bytes | None, ...] | None:
-    """The bytes, but for correlation ids, of the messages on which the words for an exchange depend: where these and
-    all columns are the same, the words are. None: they are large."""
+def bodies(api_key: int | None, requests: Sequence[Any], responses: Sequence[Any]) -> list[Any]:
+    """The bytes, but for correlation ids, of the messages on which the words for exchanges of an API depend: where
+    these and all columns are the same, the words are. None: they are large.
+
+    requests, responses: the bytes of the messages of each, None where there are none."""
     _, sides = _BODIES.get(-1 if api_key is None else api_key, _NOTHING)
-    key: list[bytes | None] = []
+    keys: list[list[bytes | None]] = []
     for side in sides:
-        message, before = messages[side == "response"], _BEFORE_CORRELATION_ID[side]
-        data = None if message is None else message.data
-        if data is not None and len(data) > _LARGE:
-            return None
-        key.append(None if data is None else data[:before] + data[before + 4 :])
-    return tuple(key)
+        before, after = _BEFORE_CORRELATION_ID[side], _BEFORE_CORRELATION_ID[side] + 4
+        messages = requests if side == "request" else responses
+        keys.append([None if data is None else data[:before] + data[after:] for data in messages])
+    if not keys:
+        return [()] * len(requests)
+    most = _LARGE - 4
+    if len(keys) == 1:
+        return [None if key is not None and len(key) > most else (key,) for key in keys[0]]
+    return [None if max(len(key or b"") for key in some) > most else some for some in zip(*keys, strict=True)]
 
 
 PARTITION_COLUMNS = frozenset(("topic", "topic_id", "partition", "offset", "record_count", "record_bytes", "acquired"))

@@ -22,6 +22,7 @@ from kwire.analyzer.cli.details import bodies, detail
 from kwire.analyzer.cli.sorted_lines import Sorter
 from kwire.analyzer.cli.text import duration, printable, size
 from kwire.analyzer.common.times import EPOCH, moment, rfc3339
+from kwire.analyzer.frame import arrow, grouping
 from kwire.analyzer.protocol.budget import BYTES, PAGE, Budget
 from kwire.analyzer.protocol.errors import label
 from kwire.captures.kernels import NULL
@@ -243,29 +244,33 @@ class Lines:
     def _painted(self, mark: str, line: str) -> str:
         return (self._paint(_MARK_COLORS[mark], line) if mark != " " else line) + "\n"
 
-    def block(self, block: Block) -> Iterator[str]:
-        """Yield the lines of some exchanges, each as `exchange` returns it.
+    def block(self, block: Block) -> list[str]:
+        """Return the lines of some exchanges, each as `exchange` returns it.
 
         A text is made once for all rows that say the same, and objects only of exchanges whose results differ."""
-        names = {*_RESULT, *_MARK, *(name for column in self._columns for name in column.reads)}
-        values = {name: block.columns.values(name) for name in names.difference(_LISTS, _TIME)}
-        marks = self._texts("!", _mark, _MARK, values)
-        results = self._results(block, values)
+        rows = _Rows(block.columns)
+        marks = self._texts("!", _mark, _MARK, rows)
+        results, refused = self._results(block, rows)
         cells = [
             self._times(column, block.columns)
             if column.reads is _TIME
-            else self._numbers(column, values[_ID[0]])
+            else self._numbers(column, block.columns.numbers(_ID[0]))
             if column.reads is _ID
-            else self._texts(column.heading, self._cell(column), column.reads, values)
+            else self._texts(column.heading, self._cell(column), column.reads, rows)
             for column in self._columns
         ]
-        for mark, (result, is_refused), *row in zip(marks, results, *cells, strict=True):
-            mark = "!" if is_refused else mark
-            if self._width is None:
-                line = f"{mark}{''.join(row)} {result}".rstrip()
-            else:
-                line = self._placed(zip(self._columns, row, strict=True), mark, result)
-            yield self._painted(mark, line)
+        for row in refused:
+            marks[row] = "!"
+        if self._width is None:
+            lines = [f"{''.join(row)} {result}".rstrip() for result, *row in zip(results, marks, *cells, strict=True)]
+        else:
+            lines = [
+                self._placed(zip(self._columns, row, strict=True), mark, result)
+                for mark, result, *row in zip(marks, results, *cells, strict=True)
+            ]
+        if self._color:
+            return [self._painted(mark, line) for mark, line in zip(marks, lines, strict=True)]
+        return [f"{line}\n" for line in lines]
 
     def _cell(self, column: _Column) -> Callable[[Row], str]:
         """The text of a column; where there is no width, as it stands in a line."""
@@ -284,49 +289,52 @@ class Lines:
             texts = [self._time(None if time == NULL else moment(time)).strip() for time in times]
         return self._all_aligned(column, texts)
 
-    def _numbers(self, column: _Column, numbers: Sequence[int | None]) -> list[str]:
+    def _numbers(self, column: _Column, numbers: np.ndarray) -> list[str]:
         """The text of each row's correlation id: no two of a connection are the same."""
-        return self._all_aligned(column, ["" if number is None else str(number) for number in numbers])
+        return self._all_aligned(column, ["" if number == NULL else str(number) for number in numbers.tolist()])
 
     def _all_aligned(self, column: _Column, texts: list[str]) -> list[str]:
         """The texts of a column to the right; where there is no width, as they stand in lines."""
         if self._width is not None:
             return texts
-        gap = " " * column.gap
-        return [gap + text.rjust(column.width) for text in texts]
+        gap, width = " " * column.gap, column.width
+        return [f"{gap}{text:>{width}}" for text in texts]
 
     def _digits(self) -> int:
         return 3 if self._width is not None and self._width < _ROOMY else 6
 
-    def _texts(
-        self, name: str, text: Callable[[Row], str], reads: tuple[str, ...], values: dict[str, list[Any]]
-    ) -> list[str]:
+    def _texts(self, name: str, text: Callable[[Row], str], reads: tuple[str, ...], rows: _Rows) -> list[str]:
         """The text of each row, of these columns of it."""
         known: dict[Any, str] = self._known.setdefault(name, {})
+        combinations = rows.combinations(reads)
         texts = []
-        for key in zip(*(values[column] for column in reads), strict=True):
+        for key in combinations.keys(reads):
             shown = known.get(key)
             if shown is None:
                 shown = known[key] = text(dict(zip(reads, key, strict=True)))
             texts.append(shown)
         if len(known) > _REMEMBERED:
             known.clear()
-        return texts
+        return combinations.spread(texts)
 
-    def _results(self, block: Block, values: dict[str, list[Any]]) -> list[tuple[str, bool]]:
-        """The result of each exchange, and whether it is a challenge that refuses a login."""
+    def _results(self, block: Block, rows: _Rows) -> tuple[list[str], list[int]]:
+        """The result of each exchange, and the rows of challenges that refuse a login."""
         known: dict[Any, tuple[str, bool]] = self._known.setdefault("result", {})
-        keys = _result_keys(block.columns, values)
-        rows = list({key: number for number, key in enumerate(keys) if key not in known}.values())
-        if rows:
-            exchanges = block.columns.take(np.array(rows)).exchanges(block.make)
-            for number, exchange in zip(rows, exchanges, strict=True):
-                known[keys[number]] = self._result(exchange), challenge_status(exchange) is not None
-        results = [known[key] for key in keys]
-        if rows:
+        numbers, kinds = _result_kinds(block.columns, rows)
+        new = [(key, row) for key, row in kinds if key not in known]
+        if new:
+            exchanges = block.columns.take(np.array([row for _, row in new])).exchanges(block.make)
+            for (key, _), exchange in zip(new, exchanges, strict=True):
+                known[key] = self._result(exchange), challenge_status(exchange) is not None
+        results = [known[key] for key, _ in kinds]
+        if new:
             for key in [key for key in known if isinstance(key, int)] if len(known) <= _REMEMBERED else list(known):
                 del known[key]
-        return results
+        texts = [result for result, _ in results]
+        refused = (
+            [row for row, number in enumerate(numbers) if results[number][1]] if any(r for _, r in results) else []
+        )
+        return [texts[number] for number in numbers], refused
 
     def _result(self, exchange: Any) -> str:
         """How it ended and what it was about; where room is short, topics are named once, and a broker only where it
@@ -602,17 +610,81 @@ def _aligned(column: _Column, text: str, room: int) -> str:
     return text.rjust(room) if column.right else text.ljust(room)
 
 
-def _result_keys(columns: ExchangeBlock, values: dict[str, list[Any]]) -> list[Any]:
-    """Of each exchange what its result depends on; its number where that has lists, or large messages."""
+class _Rows:
+    """Some exchanges, which are grouped by what columns of them say."""
+
+    def __init__(self, columns: ExchangeBlock) -> None:
+        self._columns = columns
+        self._codes: dict[str, np.ndarray] = {}
+
+    def codes(self, name: str) -> np.ndarray:
+        """int64[n]: equal numbers for equal values of a column."""
+        codes = self._codes.get(name)
+        if codes is None:
+            codes = self._codes[name] = arrow.codes(self._columns.rows.column(name))
+        return codes
+
+    def combinations(self, names: Sequence[str]) -> _Combinations:
+        """Group the rows by columns."""
+        groups = grouping.group(*map(self.codes, names))
+        return _Combinations(self._columns, groups.numbers(), groups.first)
+
+
+@dataclass(frozen=True, slots=True)
+class _Combinations:
+    """Exchanges by what some columns say. number: of each row its combination; first: the first row of each."""
+
+    columns: ExchangeBlock
+    number: np.ndarray
+    first: np.ndarray
+
+    def keys(self, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+        """Yield the values of each combination, of these columns."""
+        first = self.first.tolist()
+        return zip(*(self.columns.values(name, first) for name in names), strict=True)
+
+    def spread(self, of_each: Sequence[Any]) -> list[Any]:
+        """Of each row what its combination has."""
+        if len(of_each) == 1:
+            return [of_each[0]] * len(self.number)
+        return [of_each[number] for number in self.number.tolist()]
+
+
+def _result_kinds(columns: ExchangeBlock, rows: _Rows) -> tuple[list[int], list[tuple[Any, int]]]:
+    """Of each exchange the number of its kind, and of each kind on what its results depend, and an exchange of it. For
+    one that has lists, or large messages, that is its own number."""
     is_own = columns.has_partitions()
     for name in _LISTS:
         is_own |= columns.has_elements(name)
-    rows = zip(*(values[name] for name in _RESULT if name not in _LISTS), strict=True)
-    keys: list[Any] = []
-    for number, (row, own, messages) in enumerate(zip(rows, is_own.tolist(), columns.messages, strict=True)):
-        of_bodies = None if own else bodies(row[0], messages)
-        keys.append(number if of_bodies is None else row + of_bodies)
-    return keys
+    names = [name for name in _RESULT if name not in _LISTS]
+    combinations = rows.combinations(names)
+    of_each = list(combinations.keys(names))
+    kinds: list[tuple[Any, int]] = []
+    numbers = np.zeros(len(columns), np.int64)
+    if not len(columns):
+        return [], kinds
+    api_keys = rows.codes("api_key")
+    for code in arrow.distinct(api_keys).tolist():
+        some = np.flatnonzero((api_keys == code) & ~is_own)
+        if not len(some):
+            continue
+        known: dict[Any, int] = {}
+        of_some = combinations.number[some].tolist()
+        requests, responses = (side.data[some].tolist() for side in columns.messages)
+        of_bodies = bodies(of_each[of_some[0]][0], requests, responses)
+        kinds_of_some = []
+        for row, combination, of_body in zip(some.tolist(), of_some, of_bodies, strict=True):
+            kind = known.get((combination, of_body)) if of_body is not None else None
+            if kind is None:
+                kind = len(kinds)
+                known[combination, of_body] = kind
+                kinds.append((row if of_body is None else (of_each[combination], of_body), row))
+            kinds_of_some.append(kind)
+        numbers[some] = kinds_of_some
+    own = np.flatnonzero(is_own)
+    numbers[own] = np.arange(len(kinds), len(kinds) + len(own))
+    kinds += [(row, row) for row in own.tolist()]
+    return numbers.tolist(), kinds
 
 
 def end(ip: str, port: int) -> str:

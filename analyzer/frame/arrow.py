@@ -63,6 +63,23 @@ def distinct(values: np.ndarray) -> np.ndarray:
     return result
 
 
+def codes(column: pa.ChunkedArray) -> np.ndarray:
+    """Number the values of a column of strings, integers or times: int64[n], equal numbers for equal values, from
+    -1 on for null where it has a narrow range."""
+    if column.null_count == len(column):
+        return zeros(len(column), np.int64)
+    if not pa.types.is_string(column.type):
+        values = numbers(as_array(column), NULL)
+        absent = _absent(values)
+        if absent is not None:
+            values[absent] = values[~absent].min() - 1
+        return values
+    if len(column) > tables.FEW_ROWS:
+        return numbers(as_array(column).dictionary_encode().indices, -1)
+    numbered: dict[str | None, int] = {}
+    return np.array([numbered.setdefault(value, len(numbered)) for value in column.to_pylist()], np.int64)
+
+
 def numbers(values: pa.Array, null: int) -> np.ndarray:
     """Integers, times (as they are stored) or truths as int64[n], `null` where there is none."""
     out = np.empty(len(values), np.int64)

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from kwire.analyzer.bulk.message_columns import MessageColumns, WaitingMessages
 from kwire.analyzer.bulk.rows import Exchanges, Message, Names, Window
 from kwire.analyzer.dataset import tables
 from kwire.analyzer.frame import arrow
@@ -53,6 +54,18 @@ class HeldMessages:
     def pop(self, connection: int, exchange: int, reply: int) -> tuple[Message | None, Message | None]:
         """Request and response of an exchange; they are not kept any longer."""
         return self._requests.pop((connection, exchange), None), self._responses.pop((connection, reply), None)
+
+    def pop_columns(
+        self, connection: np.ndarray, exchange: np.ndarray, reply: np.ndarray
+    ) -> tuple[MessageColumns, MessageColumns]:
+        """`pop` of many exchanges."""
+        keys = zip(connection.tolist(), exchange.tolist(), reply.tolist(), strict=True)
+        pairs = [self.pop(*key) for key in keys]
+        return MessageColumns.of([request for request, _ in pairs]), MessageColumns.of([reply for _, reply in pairs])
+
+    def as_columns(self) -> WaitingMessages:
+        """Messages of the same APIs and directions, for callers that take none before its exchange is handed on."""
+        return WaitingMessages(self._apis, self._directions)
 
     def peek(self, connection: int, exchange: int, reply: int) -> tuple[Message | None, Message | None]:
         """Like `pop`, but the messages stay."""

@@ -8,7 +8,6 @@ end; what waits is packed, beyond `HELD_ROWS` in files without a name; of each t
 
 from __future__ import annotations
 
-import functools
 import io
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from kwire.analyzer.bulk.message_columns import MessageColumns
 from kwire.analyzer.bulk.rows import Message, Window
 from kwire.analyzer.frame import arrow, spill
 from kwire.analyzer.messages.exchange import Exchange
@@ -29,11 +29,11 @@ ROWS_AT_ONCE: Final = 4096
 HELD_ROWS: Final = 1 << 14
 """Exchanges that wait in memory."""
 
+_FEW: Final = 16
+"""One value of a column alone costs as much as so many one after the other."""
+
 Messages = tuple[Message | None, Message | None]
 """Request and response of an exchange, where they are kept."""
-
-_MAKE: Final[Callable[[tuple[Any, ...]], Message]] = functools.partial(tuple.__new__, Message)
-"""`Message._make`, in half of the time."""
 
 _SIDES: Final = ("request", "response")
 _PARTITIONS: Final = "partitions"
@@ -44,7 +44,7 @@ class ExchangeBlock:
     """Some exchanges in order: columns, of which objects are made only where they are asked for.
 
     rows            their rows of the table `exchanges`, in plain types
-    messages        their messages
+    messages        their requests and responses
     partitions      their rows of that table, in the same order; None: nobody asked for them
     ends            int64[n + 1]: where those of each begin, and the last end
     """
@@ -52,21 +52,25 @@ class ExchangeBlock:
     def __init__(
         self,
         rows: pa.Table,
-        messages: Sequence[Messages],
+        messages: tuple[MessageColumns, MessageColumns],
         partitions: pa.Table | None = None,
         ends: np.ndarray | None = None,
     ) -> None:
         self.rows = rows
         self.messages = messages
         self._partitions = partitions
-        self._ends = np.zeros(len(messages) + 1, np.int64) if ends is None else ends
+        self._ends = np.zeros(len(messages[0]) + 1, np.int64) if ends is None else ends
 
     def __len__(self) -> int:
-        return len(self.messages)
+        return len(self.messages[0])
 
-    def values(self, name: str) -> list[Any]:
-        """The values of a column of `rows`."""
-        return list(arrow.python_values(self.rows.column(name)))
+    def values(self, name: str, rows: Sequence[int]) -> list[Any]:
+        """The values of a column in some rows."""
+        column = self.rows.column(name)
+        if len(rows) * _FEW < len(self):
+            return [column[row].as_py() for row in rows]
+        values = list(arrow.python_values(column))
+        return [values[row] for row in rows]
 
     def numbers(self, name: str) -> np.ndarray:
         """int64[n]: a column of integers, or of times in us since 1970, NULL where there is none."""
@@ -74,7 +78,8 @@ class ExchangeBlock:
 
     def take(self, rows: np.ndarray) -> ExchangeBlock:
         """Some of the exchanges, in any order."""
-        messages = [self.messages[row] for row in rows.tolist()]
+        requests, responses = self.messages
+        messages = requests.take(rows), responses.take(rows)
         table = self.rows.take(pa.array(rows))
         if self._partitions is None:
             return ExchangeBlock(table, messages)
@@ -97,8 +102,9 @@ class ExchangeBlock:
     def exchanges(self, make: Callable[[dict[str, Any], Messages], Exchange]) -> Iterator[Exchange]:
         """Yield the exchanges. `make`: of a row and the messages."""
         parts = itertools.repeat(_NO_PARTITIONS) if self._partitions is None else self._parts()
-        for messages, row, partitions in zip(self.messages, arrow.row_dicts(self.rows), parts, strict=False):
-            exchange = make(row, messages)
+        rows = zip(*self.messages, arrow.row_dicts(self.rows), parts, strict=False)
+        for request, response, row, partitions in rows:
+            exchange = make(row, (request, response))
             exchange.partitions = partitions
             yield exchange
 
@@ -122,7 +128,8 @@ class ExchangeBlock:
         """One block after the other."""
         if len(blocks) == 1:
             return blocks[0]
-        messages = list(itertools.chain.from_iterable(block.messages for block in blocks))
+        requests, responses = zip(*(block.messages for block in blocks), strict=True)
+        messages = MessageColumns.joined(requests), MessageColumns.joined(responses)
         rows = _concat([block.rows for block in blocks])
         having = [block._partitions for block in blocks if block._partitions is not None]
         if not having:
@@ -137,13 +144,12 @@ class ExchangeBlock:
     def packed(self) -> pa.Table:
         """All of it as one table: columns for messages and partitions beside those of `rows`."""
         table = self.rows
-        for number, side in enumerate(_SIDES):
-            if all(messages[number] is None for messages in self.messages):
+        for side, messages in zip(_SIDES, self.messages, strict=True):
+            if messages.is_empty:
                 continue
-            of_side = [messages[number] or _NO_MESSAGE for messages in self.messages]
-            for name, values in zip(Message._fields, zip(*of_side, strict=True), strict=True):
-                column = pa.array(values, _MESSAGE_TYPES.get(name, pa.int64()))
-                table = table.append_column(f"{side}.{name}", column)
+            table = table.append_column(f"{side}.data", pa.array(messages.data.tolist(), pa.binary()))
+            for number, values in enumerate(messages.numbers):
+                table = table.append_column(f"{side}.{number}", arrow.integers(values, pa.int64()))
         if self._partitions is not None:
             content = arrow.as_array(self._partitions.combine_chunks().to_struct_array())
             lists = pa.ListArray.from_arrays(self._ends.astype(np.int32), content)
@@ -153,15 +159,8 @@ class ExchangeBlock:
     @classmethod
     def unpacked(cls, table: pa.Table) -> ExchangeBlock:
         """The block of a table that `packed` made, or of some of its rows."""
-        sides: list[Sequence[Message | None]] = []
-        for side in _SIDES:
-            if f"{side}.data" not in table.column_names:
-                sides.append([None] * table.num_rows)
-                continue
-            columns = [arrow.python_values(table.column(f"{side}.{name}")) for name in Message._fields]
-            values = map(_MAKE, zip(*columns, strict=True))
-            sides.append([None if message.data is None else message for message in values])
-        messages: list[Messages] = list(zip(*sides, strict=True))
+        requests, responses = (cls._unpacked(table, side) for side in _SIDES)
+        messages = requests, responses
         rows = table.select([name for name in table.column_names if "." not in name and name != _PARTITIONS])
         if _PARTITIONS not in table.column_names:
             return cls(rows, messages)
@@ -170,6 +169,15 @@ class ExchangeBlock:
             return cls(rows, messages)
         ends = np.append(0, np.cumsum(arrow.list_lengths(lists)))
         return cls(rows, messages, pa.Table.from_struct_array(lists.flatten()), ends)
+
+    @staticmethod
+    def _unpacked(table: pa.Table, side: str) -> MessageColumns:
+        columns = MessageColumns.nothing(table.num_rows)
+        if f"{side}.data" in table.column_names:
+            columns.data[:] = table.column(f"{side}.data").to_pylist()
+            for number, values in enumerate(columns.numbers):
+                arrow.put_numbers(arrow.as_array(table.column(f"{side}.{number}")), NULL, values)
+        return columns
 
 
 def _concat(tables: Sequence[pa.Table]) -> pa.Table:
@@ -217,10 +225,6 @@ class PackedExchanges:
                 self._stored = _Stored(map(ExchangeBlock.packed, map(self._held.take, parts)), heap)
                 self._held = None
         self.first, self.serial = self.first[rows], self.serial[rows]
-
-
-_NO_MESSAGE: Final = (None,) * len(Message._fields)
-_MESSAGE_TYPES: Final = {"data": pa.binary(), "complete": pa.bool_(), "request": pa.bool_()}
 
 
 def _ranges(ends: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -294,27 +298,37 @@ class InRequestOrder(Sink[ExchangeBlock]):
     def _handed_out(self, oldest: int | None) -> Iterator[ExchangeBlock]:
         """Return the exchanges whose first packet came before `oldest`; None: all."""
         waiting = self._waiting
-        ready = [
-            np.arange(len(packed)) if oldest is None else np.flatnonzero(packed.first < oldest) for packed in waiting
+        ready = [  # int32: all of a capture may wait
+            np.arange(len(packed), dtype=np.int32)
+            if oldest is None
+            else np.flatnonzero(packed.first < oldest).astype(np.int32)
+            for packed in waiting
         ]
-        owner = np.repeat(np.arange(len(waiting)), [len(rows) for rows in ready])
-        rows = np.concatenate([_NONE, *ready])
-        keys = [
-            np.concatenate([_NONE, *(getattr(packed, name)[some] for packed, some in zip(waiting, ready, strict=True))])
-            for name in ("first", "serial")
-        ]
-        order = np.lexsort((keys[1], keys[0]))
+        owner = np.repeat(np.arange(len(waiting), dtype=np.int32), [len(rows) for rows in ready])
+        rows = np.concatenate([np.zeros(0, np.int32), *ready])
+        order = self._order(ready)
         for begin in range(0, len(order), ROWS_AT_ONCE):
             part = order[begin : begin + ROWS_AT_ONCE]
-            part = part[np.lexsort((rows[part], owner[part]))]  # by owner, as they can be taken
+            by_owner = np.lexsort((rows[part], owner[part]))  # as they can be taken
+            part = part[by_owner]
             part_owner, part_rows = owner[part], rows[part]
             blocks = [
                 waiting[number].block(part_rows[part_owner == number]) for number in arrow.distinct(part_owner).tolist()
             ]
             block = ExchangeBlock.joined(blocks)
-            places = np.lexsort((keys[1][part], keys[0][part]))
-            yield block if (places[1:] > places[:-1]).all() else block.take(places)
+            is_in_order = (by_owner[1:] > by_owner[:-1]).all()
+            yield block if is_in_order else block.take(np.argsort(by_owner))
         self._let_go(ready)
+
+    def _order(self, ready: Sequence[np.ndarray]) -> np.ndarray:
+        """The order of the rows of `ready`, one window's behind the other's: by first packet and connection."""
+        first, serial = (
+            np.concatenate(
+                [_NONE, *(getattr(packed, name)[some] for packed, some in zip(self._waiting, ready, strict=True))]
+            )
+            for name in ("first", "serial")
+        )
+        return np.lexsort((serial, first)).astype(np.int32)
 
     def _let_go(self, ready: Sequence[np.ndarray]) -> None:
         left = []
