@@ -89,12 +89,17 @@ def checksum(data: bytes) -> int:
     return 0xFFFF - total if total else (0 if any(data) else 0xFFFF)
 
 
+_MOST_LINKS: Final = 1 << 12
+"""Link headers that are remembered: each of a capture may have addresses of its own."""
+
+
 class Packets:
     """Makes packets anew. `replaced`: is given what of a packet, its TCP payload apart, becomes something else."""
 
     def __init__(self, addresses: Addresses, replaced: Callable[[bytes], object] = len) -> None:
         self.addresses = addresses
         self._replaced = replaced
+        self._links: dict[tuple[int, bytes], bytes] = {}
 
     def clean(self, data: bytes, row: list[int], payload: Payload | None) -> bytes:
         """A captured packet: `row` is one of `dissect`, `data` its bytes; `payload` gives what becomes of TCP's."""
@@ -145,10 +150,20 @@ class Packets:
             self._link(data, out, 0, size, link)
 
     def _link(self, data: bytes, out: bytearray, start: int, end: int, link: int) -> None:
-        """Clean the link headers before an IP header; MPLS and what programs add may have others inside."""
-        while start < end:
-            behind, link = self._one_header(data, out, start, end, link)
-            start = behind if behind > start else end
+        """Clean the link headers before an IP header; MPLS and what programs add may have others inside. Most
+        packets of a capture have one of few, whose addresses are hashed once."""
+        key = link, data[start:end]
+        clean = self._links.get(key)
+        if clean is None:
+            at = start
+            while at < end:
+                behind, link = self._one_header(data, out, at, end, link)
+                at = behind if behind > at else end
+            if len(self._links) == _MOST_LINKS:
+                self._links.clear()
+            self._links[key] = bytes(out[start:end])
+        else:
+            out[start:end] = clean
 
     def _one_header(self, data: bytes, out: bytearray, start: int, end: int, link: int) -> tuple[int, int]:
         """Clean one link header; return where the next one begins, and its type."""

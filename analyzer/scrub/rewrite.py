@@ -283,8 +283,15 @@ def _write(point: CapturePoint, captured: CapturedBytes, packets: Packets, file:
     """Every packet again."""
     dissector = d.Dissector(point)
     numbers: dict[tuple[int, int], int] = {}
-    at = 0
     last_ns = 0
+    places = zip(
+        captured.packet_file,
+        captured.packet_number,
+        captured.packet_direction,
+        captured.packet_pos,
+        strict=True,
+    )
+    place = next(places, None)
     for batch in dissector:
         buffer = memoryview(batch.buffer)  # type: ignore[arg-type]  # arrays do have the buffer protocol
         for row in batch.rows.tolist():
@@ -293,15 +300,10 @@ def _write(point: CapturePoint, captured: CapturedBytes, packets: Packets, file:
                 about = batch.interfaces[row[d.INTERFACE]]
                 numbers[key] = file.interface(int(about[LINK]), int(about[SNAPLEN]))
             data = bytes(buffer[row[d.AT] : row[d.AT] + row[d.CAPTURED]])
-            while at < len(captured.packet_number) and (
-                (captured.packet_file[at], captured.packet_number[at]) < (batch.file, row[d.ORDINAL])
-            ):
-                at += 1
-            direction, pos = UNPLACED, UNPLACED
-            if at < len(captured.packet_number) and (
-                (captured.packet_file[at], captured.packet_number[at]) == (batch.file, row[d.ORDINAL])
-            ):
-                direction, pos = captured.packet_direction[at], captured.packet_pos[at]
+            here = batch.file, row[d.ORDINAL]
+            while place is not None and place[:2] < here:
+                place = next(places, None)
+            direction, pos = place[2:] if place is not None and place[:2] == here else (UNPLACED, UNPLACED)
             _count(row[d.KIND], report)
             clean = packets.clean(data, row, functools.partial(captured.payload, direction, pos))
             file.packet(Record(row[d.TIME_NS], clean, row[d.ORIGINAL], numbers[key]))
