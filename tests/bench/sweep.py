@@ -1,5 +1,8 @@
 """Read every hostile capture by every command and option that reads one, and print what cost most.
 
+`view` is asked what its page asks (`PAGE_ASKS`), and ended. `rehearse` reads a capture as `replay` and `compare` do,
+and is asked up to where it finds no broker. `record` reads no file.
+
     python -m tests.bench.sweep [--jobs N] [FILE ...]
 
 Without files: those of `../shared/hostile`. Each is a process of its own, in a folder of its own. The bar: no
@@ -9,6 +12,8 @@ traceback, an exit code that a command has, `SECONDS` of processor and `MEMORY_M
 from __future__ import annotations
 
 import argparse
+import http.client
+import json
 import os
 import resource
 import shlex
@@ -19,6 +24,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote, urlsplit
 
 from tests.shared import KWIRE, ROOT, SAMPLES, SHARED
 
@@ -26,6 +32,8 @@ SECONDS, MEMORY_MB = 5.0, 1024
 KILLED_AFTER = 120
 """Seconds of processor after which a process is ended: it hangs."""
 CODES = (0, 1, 2, 3)
+ENDED = 143
+"""Exit code of a server that was told to end."""
 OTHER = SAMPLES / "old-java-0.8.2" / "capture.pcap"
 
 CAPTURE_DOORS = """
@@ -83,6 +91,8 @@ watch {} --once --json
 replay {} --dry-run --assume 4.3
 replay {} --dry-run --assume 2.8 --json
 replay {} --dry-run --assume 4.3 --prefix-topics p- --seed-topics --partial
+rehearse {} --old 127.0.0.1:1 --new 127.0.0.1:1 -o verdict
+view {} --no-open --no-cache
 """.strip().splitlines()
 """Commands that read a capture; `{other}`: a sound one."""
 
@@ -111,7 +121,40 @@ diff {}
 replay {} --dry-run --assume 4.3
 show {}
 analyze {}
+view {} --no-open --no-cache
 """.strip().splitlines()
+
+
+PAGE_ASKS = """
+info
+facets
+stats
+findings
+heatmap?width=600
+ladder?count=2000
+ladder?bands=300
+timeline?by=connection&width=600
+timeline?by=client&width=600
+tcp
+table?name=connections&count=100
+table?name=frames&count=100
+table?name=records&count=100
+export?format=csv
+rows?filter=topic+~+%22a%22&count=100
+rows?sort=-latency&count=100
+report
+""".strip().splitlines()
+KEY_ASKS = """
+exchange?key={}
+partitions?key={}
+message?key={}&side=request
+message?key={}&side=response
+bytes?key={}&side=request&start=0&count=65536
+bytes?key={}&side=response&start=0&count=65536
+""".strip().splitlines()
+"""Paths below `/api/1/` that a page asks for, and those for an exchange; `{}`: its key."""
+SHOWN_KEYS = 3
+"""Exchanges whose messages are asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +185,44 @@ def limited() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (KILLED_AFTER, KILLED_AFTER))
 
 
+def ask_page(process: subprocess.Popen[bytes]) -> str:
+    """Ask a server of `kwire view` all that its page does, and end it; return what went wrong."""
+    assert process.stdout is not None
+    with process.stdout:
+        address = urlsplit(process.stdout.readline().decode().strip())
+    if not address.netloc:
+        return ""  # it refuses the file, and says why
+    connection = http.client.HTTPConnection(address.netloc, timeout=KILLED_AFTER)
+    wrong = ""
+    try:
+        connection.request("GET", f"{address.path}?{address.query}")
+        answer = connection.getresponse()
+        answer.read()
+        headers = {"Cookie": str(answer.getheader("set-cookie")).split(";")[0]}
+
+        def asked(path: str) -> bytes:
+            nonlocal wrong
+            connection.request("GET", f"/api/1/{path}", headers=headers)
+            answer = connection.getresponse()
+            content = answer.read()
+            if answer.status >= 500 and b'"hint"' not in content:  # it does say so where there is nothing to look at
+                wrong = wrong or f"{path}: {answer.status}"
+            return content
+
+        rows = json.loads(asked("rows?count=100"))
+        for path in PAGE_ASKS:
+            asked(path)
+        for key in rows.get("keys", [])[:SHOWN_KEYS]:
+            for path in KEY_ASKS:
+                asked(path.format(quote(str(key))))
+    except (OSError, http.client.HTTPException, ValueError) as problem:
+        wrong = wrong or f"no answer: {problem!r}"
+    finally:
+        connection.close()
+        process.terminate()
+    return wrong
+
+
 def cost(path: Path, door: str) -> Cost:
     """Run one command."""
     words = [word.replace("{other}", str(OTHER)).replace("{}", str(path)) for word in shlex.split(door)]
@@ -151,17 +232,19 @@ def cost(path: Path, door: str) -> Cost:
             [*KWIRE, *words],
             cwd=folder,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE if words[0] == "view" else subprocess.DEVNULL,
             stderr=errors,
             preexec_fn=limited,
             env=environment,
         )
+        answers = ask_page(process) if words[0] == "view" else ""
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = code = os.waitstatus_to_exitcode(status)
         errors.seek(0)
         printed = errors.read()
     seconds, peak = usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
-    wrong = "traceback" if b"Traceback" in printed else f"exit code {code}" if code not in CODES else ""
+    codes = (*CODES, ENDED) if words[0] == "view" else CODES
+    wrong = "traceback" if b"Traceback" in printed else f"exit code {code}" if code not in codes else answers
     if b"\x1b" in printed.replace(b"\x1b[K", b""):
         wrong = wrong or "an escape on stderr"
     if seconds > SECONDS:
