@@ -1,7 +1,7 @@
 """Lines of many exchanges at a time are those of one after the other.
 
-(proves: `Lines.block` of analyzer/cli/exchange_lines.py; `bodies` of analyzer/cli/details.py; `ExchangeBlock` of
-analyzer/pipeline/exchange_order.py; `decoded_blocks` of analyzer/api.py)
+(proves: analyzer/bulk/message_columns.py; `Lines.block` of analyzer/cli/exchange_lines.py; `bodies` of
+analyzer/cli/details.py; `ExchangeBlock` of analyzer/pipeline/exchange_order.py; `decoded_blocks` of analyzer/api.py)
 """
 
 from __future__ import annotations
