@@ -29,19 +29,22 @@ _SHAPE: Final = (1 << _SUM_AT) - 1
 
 
 @inline
+def is_same(identity: Int, other: Int, apart: Int) -> Flag:
+    """Whether packets that are equal otherwise are one, by their identities (and the interface, 32 bits above)."""
+    if (identity | other) >> 16 & 0xFFFF != 0:
+        return (identity ^ other) >> 16 & 0xFFFF == 0 and apart <= COPY_NS
+    return apart <= UNNAMED_COPY_NS and ((identity ^ other) & 0xFFFF == 0 or identity >> 32 != other >> 32)
+
+
+@inline
 def same_packet(recent: Table, d: Table, key: Int, numbers: Int, shape: Int, time_ns: Int, identity: Int) -> Flag:
     """Whether this packet is one of the last of its direction, seen again. The TTL may differ."""
-    named = identity >> 16 & 0xFFFF
     for row in range(min(d[key, t.D_PACKETS], t.RECENT)):
         if recent[key, row, t.R_NUMBERS] != numbers or recent[key, row, t.R_SHAPE] & _SHAPE != shape:
             continue
         # Halves, because the difference of two hostile times may not fit in 64 bits.
         apart = abs((time_ns >> 1) - (recent[key, row, t.R_TIME_NS] >> 1)) << 1
-        other = recent[key, row, t.R_IDENTITY]
-        if named != 0 or other >> 16 & 0xFFFF != 0:
-            if named == other >> 16 & 0xFFFF and apart <= COPY_NS:
-                return True
-        elif apart <= UNNAMED_COPY_NS and ((identity ^ other) & 0xFFFF == 0 or identity >> 32 != other >> 32):
+        if is_same(identity, recent[key, row, t.R_IDENTITY], apart):
             return True
     return False
 

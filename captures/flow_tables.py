@@ -62,6 +62,10 @@ WOKEN_LATER, WOKEN_COPY, WOKEN_NEARER = 1 << 13, 1 << 14, 1 << 15
 """In WOKEN_SHAPE: the connection has begun before; the SYN is a copy of another leg's; it is that of the leg nearer to
 the client, and what came before are copies."""
 
+SYN_COPY: Final = 1 << 20
+SYN_COPIES: Final = 0xFF * SYN_COPY
+"""In FLOW_SYN_SHAPE and WOKEN_SHAPE: how many copies of the SYN came before anything else did."""
+
 # Columns of `FlowTables.legs`.
 LEG_FLOW, LEG_SERIAL, LEG_NEXT, LEG_COLUMNS = range(4)
 

@@ -27,6 +27,7 @@ import numpy as np
 
 from kwire.captures import flow_tables as ft
 from kwire.captures import legs
+from kwire.captures.copies import is_same
 from kwire.captures.flow_tables import (
     CONN_CLOSED_NS,
     CONN_COLUMNS,
@@ -374,7 +375,17 @@ def assign(
                 out_slot[i] = -1
                 out_side[i] = side
                 continue
-            if flow[f, ft.FLOW_SYN_SHAPE] >> 9 & 1 == side:
+            syn = flow[f, ft.FLOW_SYN_SHAPE]
+            if syn & 0x1FF == flag and syn >> 9 & 1 == side and syn & ft.SYN_COPIES != ft.SYN_COPIES:
+                numbers, apart = seq[i] | ack[i] << 32, legs.apart(time_ns[i], flow[f, ft.FLOW_SYN_NS])
+                identity = packets.identity[i] | np.int64(packets.interface[i]) << 32
+                if numbers == flow[f, ft.FLOW_SYN_NUMBERS] and payload_length[i] == 0:
+                    if is_same(identity, flow[f, ft.FLOW_SYN_MARK], apart):
+                        flow[f, ft.FLOW_SYN_SHAPE] += ft.SYN_COPY
+                        out_slot[i] = -1
+                        out_side[i] = side
+                        continue
+            if syn >> 9 & 1 == side:
                 gone = opens and first != seq[i]
             else:
                 gone = opens and flag & ACK != 0 and (first + 1) & 0xFFFFFFFF != ack[i]

@@ -82,7 +82,7 @@ def _near(a: Int, b: Int) -> Flag:
 
 
 @inline
-def _apart(a: Int, b: Int) -> Int:
+def apart(a: Int, b: Int) -> Int:
     """How far two times are apart. Halves, because the difference of two hostile times may not fit in 64 bits."""
     return abs((a >> 1) - (b >> 1)) << 1
 
@@ -159,7 +159,7 @@ def _is_copy(
     if parked:
         syn = flow[f, ft.FLOW_SYN_MARK] >> 16 & 0xFFFF
         same = same or (syn > UNNAMED_IDS and syn == flow[other, ft.FLOW_SYN_MARK] >> 16 & 0xFFFF)
-        ns = max(ns, _apart(flow[f, ft.FLOW_SYN_NS], flow[other, ft.FLOW_SYN_NS]))
+        ns = max(ns, apart(flow[f, ft.FLOW_SYN_NS], flow[other, ft.FLOW_SYN_NS]))
     if same:
         return ns <= COPY_NS
     if ns == 0 or ns > UNNAMED_LEG_NS:
@@ -200,7 +200,7 @@ def other_leg(
         if row >= 0:
             other = begun[row, ft.B_FLOW]
             sides = begun[row, ft.B_SIDES]
-            ns = _apart(packets.time_ns[i], begun[row, ft.B_NS]) if opens else np.int64(0)
+            ns = apart(packets.time_ns[i], begun[row, ft.B_NS]) if opens else np.int64(0)
             slot = flow[other, ft.FLOW_SLOT]
             whole = True
             if not opens:
@@ -212,7 +212,7 @@ def other_leg(
         row = _look(tables, f, key_of(PAYLOAD, seq | ack << 32, length))
         if row >= 0:
             other = begun[row, ft.B_FLOW]
-            ns = _apart(packets.time_ns[i], begun[row, ft.B_NS])
+            ns = apart(packets.time_ns[i], begun[row, ft.B_NS])
             if _has_room(tables, flow[other, ft.FLOW_SLOT]) and _is_copy(tables, row, f, packets, i, asks, False, ns):
                 asks = begun[row, ft.B_SIDES] & _ASKS != 0
                 return np.int64(TWIN), other, begun[row, ft.B_SIDES] & _SENDER, asks
@@ -346,7 +346,7 @@ def join(
         woken[row, 1] = slot
         for column in range(4):
             woken[row, 2 + column] = flow[f, ft.FLOW_SYN_NS + column]
-        shape = shape & 0x1FF | side << 9 | (shape & ft.WOKEN_NO_WINDOW) | ft.WOKEN_LATER
+        shape = shape & 0x1FF | side << 9 | (shape & (ft.WOKEN_NO_WINDOW | ft.SYN_COPIES)) | ft.WOKEN_LATER
         if what == TWIN:
             shape |= ft.WOKEN_NEARER if nearer else ft.WOKEN_COPY
         else:

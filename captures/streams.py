@@ -43,7 +43,15 @@ from kwire.captures.acknowledgements import (
 )
 from kwire.captures.copies import differs, duplicate, remember, same_packet
 from kwire.captures.delivery import blocked, declare, drain, emit, flush, mutual, nowhere, release, stuck
-from kwire.captures.flow_tables import WOKEN_COPY, WOKEN_LATER, WOKEN_NEARER, WOKEN_NO_WINDOW, WOKEN_SIDE
+from kwire.captures.flow_tables import (
+    SYN_COPIES,
+    SYN_COPY,
+    WOKEN_COPY,
+    WOKEN_LATER,
+    WOKEN_NEARER,
+    WOKEN_NO_WINDOW,
+    WOKEN_SIDE,
+)
 from kwire.captures.flows import Assigned
 from kwire.captures.kernels import MACHINE_CODE, Flag, Int, Table, grown, inline, kernel, prefetch_all, shared
 from kwire.captures.out_of_order import WAITING_BYTES, WAITING_SEGMENTS, compact, displace, wait
@@ -152,7 +160,8 @@ def _open(tables: StreamTables, slot: Int, syn: Table) -> None:
     )
     c[slot, t.C_SYN_SIDE] = side
     c[slot, t.C_SYN_NS] = syn[flows.WOKEN_NS]
-    d[key, t.D_PACKETS] = 1
+    d[key, t.D_DUPLICATE_PACKETS] = (syn[flows.WOKEN_SHAPE] & SYN_COPIES) // SYN_COPY
+    d[key, t.D_PACKETS] = 1 + d[key, t.D_DUPLICATE_PACKETS]
     d[key, t.D_ZERO_WINDOWS] = np.int64(syn[flows.WOKEN_SHAPE] & WOKEN_NO_WINDOW != 0)
     d[key, t.D_REF] = 1
     d[key, t.D_SYNCED] = 1
@@ -165,6 +174,9 @@ def _take_syn(tables: StreamTables, slot: Int, syn: Table) -> None:
     c, d = tables.connections, tables.directions
     side = np.int64(syn[flows.WOKEN_SHAPE] & WOKEN_SIDE != 0)
     key = 2 * slot + side
+    copies = (syn[flows.WOKEN_SHAPE] & SYN_COPIES) // SYN_COPY
+    d[key, t.D_PACKETS] += copies
+    d[key, t.D_DUPLICATE_PACKETS] += copies
     if syn[flows.WOKEN_SHAPE] & WOKEN_COPY != 0:
         d[key, t.D_PACKETS] += 1
         d[key, t.D_DUPLICATE_PACKETS] += 1

@@ -111,6 +111,22 @@ def test_its_exchanges_are_those_of_one_leg(client: End, broker: End, others: li
     assert (twice.connection["duplicates"], twice.connection["duplicate_bytes"]) == (len(own), payload)
 
 
+@pytest.mark.parametrize("window_bytes", [200, 1 << 20])
+@pytest.mark.parametrize("leg", ["another", "redirect"])
+def test_each_interface_has_every_packet_twice(leg: str, window_bytes: int, tmp_path: Path) -> None:
+    """Also the SYN of both, so that neither waits for its answer alone."""
+    own = converse(conversation())
+    records = rendered(redirected(own) if leg == "redirect" else interleaved(own, as_leg(own, CLIENT, INSIDE)))
+    copies = [replace(record, time_ns=record.time_ns + US) for record in records]
+    both = sorted([*records, *copies], key=lambda record: record.time_ns)
+    result = read(tmp_path, both, window_bytes=window_bytes)
+    assert rows_of(result) == rows_of(read(tmp_path, own))
+    assert result.connection["other_addresses"] == ["127.0.0.1:15001" if leg == "redirect" else "172.17.0.2:9092"]
+    assert result.connection["duplicates"] == len(both) - len(own)
+    counted = result.connection["client_packets"] + result.connection["broker_packets"]
+    assert counted == len(both)
+
+
 def test_midway_too(tmp_path: Path) -> None:
     own = converse(conversation(), handshake=False, close=None)
     twice = read(tmp_path, interleaved(own, as_leg(own, CLIENT, INSIDE)))
