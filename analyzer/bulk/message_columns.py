@@ -60,7 +60,7 @@ class MessageColumns:
         return not self.data.any()
 
     def take(self, rows: np.ndarray) -> MessageColumns:
-        """Those of some exchanges; rows: int64 or bool[n]."""
+        """Take the messages of some exchanges; rows: int64 or bool[n]."""
         return MessageColumns(self.data[rows], self.numbers[:, rows])
 
     @classmethod

@@ -200,7 +200,7 @@ def ask_page(process: subprocess.Popen[bytes]) -> str:
         answer.read()
         headers = {"Cookie": str(answer.getheader("set-cookie")).split(";")[0]}
 
-        def asked(path: str) -> bytes:
+        def fetch(path: str) -> bytes:
             nonlocal wrong
             connection.request("GET", f"/api/1/{path}", headers=headers)
             answer = connection.getresponse()
@@ -209,12 +209,12 @@ def ask_page(process: subprocess.Popen[bytes]) -> str:
                 wrong = wrong or f"{path}: {answer.status}"
             return content
 
-        rows = json.loads(asked("rows?count=100"))
+        rows = json.loads(fetch("rows?count=100"))
         for path in PAGE_ASKS:
-            asked(path)
+            fetch(path)
         for key in rows.get("keys", [])[:SHOWN_KEYS]:
             for path in KEY_ASKS:
-                asked(path.format(quote(str(key))))
+                fetch(path.format(quote(str(key))))
     except (OSError, http.client.HTTPException, ValueError) as problem:
         wrong = wrong or f"no answer: {problem!r}"
     finally:
