@@ -226,9 +226,9 @@ class RecordList:
         self, batches: _Batches, chosen: np.ndarray, ends: np.ndarray, start: int, stop: int
     ) -> Iterator[dict[str, Any]]:
         """Make the rows of the records from `start` to `stop`."""
-        at = int(np.searchsorted(ends, start, "right"))
         while start < stop:
             check_cancelled()
+            at = int(np.searchsorted(ends, start, "right"))  # past batches that hold no record
             row = int(batches.row[chosen[at]])
             last = int(np.searchsorted(batches.row[chosen], row, "right"))
             end = min(stop, int(ends[last - 1]))

@@ -171,6 +171,24 @@ def test_counts_that_lie_are_bounded_and_those_cut_off_by_a_fetch_do_not_count(t
     assert rows[-1]["value"] == "(cut)"
 
 
+def test_batches_without_records_are_passed_over(tmp_path: Path) -> None:
+    """Compaction leaves their headers; an exchange may have none but such."""
+    forged = Forged(tmp_path / "forged")
+    for number, count in enumerate((0, 2, 0, 0, 1, 0)):
+        forged.exchange("Fetch", second=number, topics=["orders"])
+        batch = {"exchange": number, "reply": number, "topic": "orders", "partition": 0, "side": "fetch", "magic": 2}
+        forged.add("batches", **batch, codec="none", base_offset=9 * number, record_count=count, batch_bytes=700)
+    with contextlib.ExitStack() as stack:
+        asking = Asking(viewed(stack, forged.write()))
+        assert len(listed(asking)) == 3
+        assert [len(asking("table", name="records", start=start, count=1)["keys"]) for start in range(4)] == [
+            1,
+            1,
+            1,
+            0,
+        ]
+
+
 def test_numbers_of_records_are_those_of_headers() -> None:
     table = pa.table(
         {
