@@ -8,9 +8,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
-import sys
-import time
 import urllib.error
 import urllib.request
 from collections import Counter
@@ -36,6 +33,7 @@ from kwire.analyzer.pipeline.read_options import ReadOptions
 from kwire.captures.files import capture_points
 from kwire.captures.files.write import pcap
 from tests.analyzer import forging
+from tests.analyzer.live.running import running
 from tests.captures.forge import converse, interleaved, rendered
 from tests.shared import ROOT, SAMPLES
 
@@ -326,27 +324,21 @@ def get(url: str, accept: str = "text/plain") -> str:
 
 def test_a_watch_answers_until_it_is_interrupted() -> None:
     path = CAPTURES["codecs-franzgo-4.3"]
-    command = [sys.executable, "-m", "kwire", "watch", str(path), "--metrics", "0"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+    with running("watch", path, "--metrics", "0") as run:
+        process, url = run.process, ""
         assert process.stderr is not None
-        try:
-            url = ""
-            for line in process.stderr:
-                if match := re.search(r"metrics at (http://127\.0\.0\.1:\d+/metrics)", line):
-                    url = match[1]
-                if "all is read" in line:
-                    break
-            families = {family.name: family for family in text_parser.text_string_to_metric_families(get(url))}
-            assert families["kwire_capture_ended"].samples[0].value == 1
-            assert sum(samples(families["kwire_exchanges"], "_total").values()) == len(kwire.analyze(path).exchanges)
-            opened = get(url, "application/openmetrics-text; version=1.0.0")
-            assert list(openmetrics_parser.text_string_to_metric_families(opened))
-            begun = time.monotonic()
-            process.send_signal(signal.SIGINT)
-            assert process.wait(20) in (0, 130)
-            assert time.monotonic() - begun < 20
-        finally:
-            process.kill()
+        for line in process.stderr:
+            if match := re.search(r"metrics at (http://127\.0\.0\.1:\d+/metrics)", line):
+                url = match[1]
+            if "all is read" in line:
+                break
+        families = {family.name: family for family in text_parser.text_string_to_metric_families(get(url))}
+        assert families["kwire_capture_ended"].samples[0].value == 1
+        assert sum(samples(families["kwire_exchanges"], "_total").values()) == len(kwire.analyze(path).exchanges)
+        opened = get(url, "application/openmetrics-text; version=1.0.0")
+        assert list(openmetrics_parser.text_string_to_metric_families(opened))
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) in (0, 130)
     with pytest.raises(urllib.error.URLError):
         get(url)
 
