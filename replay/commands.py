@@ -91,8 +91,7 @@ def until_ended(work: Coroutine[Any, Any, _Done]) -> _Done:
             nonlocal is_cancelled
             if not is_cancelled:
                 is_cancelled = True
-                with contextlib.suppress(RuntimeError):  # it is over
-                    loop.call_soon_threadsafe(task.cancel)
+                loop.call_soon_threadsafe(task.cancel)
 
         with ended_by(stop):
             return await work

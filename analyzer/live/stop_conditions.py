@@ -7,7 +7,6 @@ closed) end it as Ctrl-C does.
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import signal
 import threading
@@ -26,8 +25,7 @@ def ended_by(stop: Callable[[], None], seconds: float | None = None) -> Iterator
     def on_signal(number: int, frame: FrameType | None) -> None:
         if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        # Not here: the signal may have interrupted this thread in `Event.wait` with the lock that `Event.set` takes.
-        _thread.start_new_thread(stop, ())
+        stop()
 
     before = heard_by(_SIGNALS, on_signal)
     timer = threading.Timer(seconds, stop) if seconds is not None else None

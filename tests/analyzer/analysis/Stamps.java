@@ -29,6 +29,9 @@ public class Stamps {
     /** Polls in vain after the end that a reader without a record waits for its first: share groups are slow to start. */
     static final long PATIENCE = 60;
 
+    /** Rounds that a writer writes at least: where the machine is busy, the time is over when it begins. */
+    static final int ROUNDS = 25;
+
     static long now() {
         Instant now = Instant.now();
         return now.getEpochSecond() * 1_000_000 + now.getNano() / 1000;
@@ -55,7 +58,7 @@ public class Stamps {
         try (KafkaProducer<String, String> producer =
                 new KafkaProducer<>(settings, new StringSerializer(), new StringSerializer())) {
             if (transactional) producer.initTransactions();
-            while (goesOn()) {
+            for (int round = 0; goesOn() || round < ROUNDS; round++) {
                 if (transactional) producer.beginTransaction();
                 for (int count = 1 + random.nextInt(30); count > 0; count--) {
                     String value = client + " " + number++;
