@@ -13,20 +13,8 @@ from typing import Final
 import numpy as np
 
 from kwire.analyzer.bulk import state as s
-from kwire.analyzer.bulk.rows import Message, Window
+from kwire.analyzer.bulk.rows import MESSAGE_NUMBERS, Message, Window
 
-_NUMBERS: Final = (
-    s.MSG_COMPLETE,
-    s.MSG_SLOT,
-    s.MSG_DIRECTION,
-    s.MSG_ORDINAL,
-    s.MSG_API_KEY,
-    s.MSG_API_VERSION,
-    s.MSG_FIRST_NS,
-    s.MSG_LAST_NS,
-    s.MSG_COMPLETED_BY,
-)
-"""Columns of raw messages beside their bytes; in the order of the fields of `Message`."""
 _COMPLETE, _DIRECTION, _LAST_NS = 0, 2, 7
 _ORDINAL_BITS: Final = 40
 
@@ -35,7 +23,7 @@ class MessageColumns:
     """The message of each exchange on one side.
 
     data     object[n]: its bytes, None where there is no message
-    numbers  int64[9, n]: its columns of `_NUMBERS`
+    numbers  int64[9, n]: its columns of `MESSAGE_NUMBERS`
     """
 
     def __init__(self, data: np.ndarray, numbers: np.ndarray) -> None:
@@ -66,7 +54,7 @@ class MessageColumns:
     @classmethod
     def nothing(cls, count: int) -> MessageColumns:
         """No messages of so many exchanges."""
-        return cls(np.full(count, None, np.object_), np.zeros((len(_NUMBERS), count), np.int64))
+        return cls(np.full(count, None, np.object_), np.zeros((len(MESSAGE_NUMBERS), count), np.int64))
 
     @classmethod
     def joined(cls, parts: Sequence[MessageColumns]) -> MessageColumns:
@@ -108,7 +96,7 @@ class WaitingMessages:
             ends = (at + rows[:, s.MSG_LENGTH]).tolist()
             data = np.empty(len(rows), np.object_)
             data[:] = [bytes(view[begin:end]) for begin, end in zip(at.tolist(), ends, strict=True)]
-            columns = MessageColumns(data, rows[:, _NUMBERS].T)
+            columns = MessageColumns(data, rows[:, MESSAGE_NUMBERS].T)
             for side, waiting in enumerate(self._waiting):
                 of_side = columns.take(columns.numbers[_DIRECTION] == side)
                 self._waiting[side] = MessageColumns.joined([waiting, of_side]) if len(waiting) else of_side

@@ -238,9 +238,7 @@ class RawMessages(NamedTuple):
     completed_by: np.ndarray
 
 
-_RAW: Final = (
-    s.MSG_AT,
-    s.MSG_LENGTH,
+MESSAGE_NUMBERS: Final = (
     s.MSG_COMPLETE,
     s.MSG_SLOT,
     s.MSG_DIRECTION,
@@ -251,6 +249,9 @@ _RAW: Final = (
     s.MSG_LAST_NS,
     s.MSG_COMPLETED_BY,
 )
+"""Columns of raw messages beside their bytes; in the order of the fields of `Message`."""
+
+_RAW: Final = (s.MSG_AT, s.MSG_LENGTH, *MESSAGE_NUMBERS)
 """The columns of `RawMessages` behind `heaps`."""
 
 

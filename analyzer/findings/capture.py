@@ -397,6 +397,19 @@ class CaptureFrame:
         out[: len(values)] = values
         return out
 
+    def links_where(self, column: str, text: str) -> np.ndarray:
+        """bool[links]: a column of texts of `connections` says this; False without a row."""
+        codes, texts = self.table("connections").text(column)
+        out = np.zeros(len(self.links), bool)
+        out[: len(codes)] = arrow.among(codes, codes_of(texts, text))
+        return out
+
+    @functools.cached_property
+    def link_packets(self) -> np.ndarray:
+        """int64[links]: packets of both sides."""
+        packets: np.ndarray = self.link_numbers("client_packets") + self.link_numbers("broker_packets")
+        return packets
+
     @functools.cached_property
     def closed(self) -> list[str]:
         """How each connection ended: `fin`, `rst`, `open`."""
@@ -497,15 +510,13 @@ class CaptureFrame:
         """bool[links]: nearly every packet was captured twice. Copies within a burst may come too late to be
         recognised, and then look like retransmissions, but those are never half of all packets."""
         copies, again = self.link_numbers("duplicates"), self.link_numbers("retransmissions")
-        packets = self.link_numbers("client_packets") + self.link_numbers("broker_packets")
-        doubled: np.ndarray = (copies > 0) & (20 * (copies + again) >= 9 * packets) & ~self.has_legs
+        doubled: np.ndarray = (copies > 0) & (20 * (copies + again) >= 9 * self.link_packets) & ~self.has_legs
         return doubled
 
     @functools.cached_property
     def unsure_copies(self) -> np.ndarray:
         """bool[links]: nearly every packet was captured twice, and some copies look as if TCP had sent them again."""
-        packets = self.link_numbers("client_packets") + self.link_numbers("broker_packets")
-        unsure: np.ndarray = self.doubled & (2 * self.link_numbers("duplicates") < packets)
+        unsure: np.ndarray = self.doubled & (2 * self.link_numbers("duplicates") < self.link_packets)
         return unsure
 
     @functools.cached_property

@@ -25,7 +25,7 @@ def _lonely(capture: CaptureFrame) -> np.ndarray:
     """bool[links]: the capture has packets of one side only. Short connections count only if a long one, or all, lack a
     side, because otherwise just an answer or two may be missing."""
     least = limits_of(RULES["capture-one-way"], capture.query).packets
-    packets = capture.link_numbers("client_packets") + capture.link_numbers("broker_packets")
+    packets = capture.link_packets
     lonely, many = capture.one_way, packets >= least
     if (lonely & many).any() or (lonely.all() and packets.sum() >= least):
         is_lonely: np.ndarray = lonely & (many | (capture.link_numbers("gaps") > 0))
@@ -208,8 +208,7 @@ def duplicated(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     # Where all came twice, what looks as if TCP had sent it again did so too, farther behind than copies are known by.
     again = np.where(capture.unsure_copies, capture.link_numbers("retransmissions"), 0)
     twice = np.where(capture.has_legs, 0, capture.link_numbers("duplicates") + again)
-    packets = capture.link_numbers("client_packets") + capture.link_numbers("broker_packets")
-    packets, many = int(packets[~capture.has_legs].sum()), int(twice.sum())
+    packets, many = int(capture.link_packets[~capture.has_legs].sum()), int(twice.sum())
     if many >= at.packets and many >= at.share * packets:
         text = f"The capture holds {count(many, 'packet')} twice ({share(many, packets)})."
         yield Match(text, many, *capture.span, links=_worst(capture, twice))

@@ -128,7 +128,7 @@ _REPAIRED = 0.01
 def _share_sent_again(capture: CaptureFrame) -> np.ndarray:
     """float64[links]: the share of each connection's packets that were sent again, at least ten, and else 0."""
     again = np.where(capture.doubled, 0, capture.link_numbers("retransmissions"))
-    packets = capture.link_numbers("client_packets") + capture.link_numbers("broker_packets")
+    packets = capture.link_packets
     return np.where(again >= 10, again / np.maximum(packets, 1), 0.0)
 
 

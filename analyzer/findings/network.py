@@ -102,8 +102,7 @@ def request_unanswered(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         return
     later = _next_answered(capture, rows)
     reset = np.array([end == "rst" for end in capture.closed], bool)[capture.exchanges.link[rows]]
-    codes, sides = capture.table("connections").text("closed_by")
-    by_client = arrow.among(codes, codes_of(sides, "client"))[capture.exchanges.link[rows]]
+    by_client = capture.links_where("closed_by", "client")[capture.exchanges.link[rows]]
     causes = np.where(later, 0, np.where(reset, np.where(by_client, 3, 1), 2))
     keys = capture.client[rows], capture.broker[rows], capture.exchanges.api[rows], causes
     for some in split(np.arange(len(rows)), *keys):
@@ -266,7 +265,7 @@ def _begun(capture: CaptureFrame) -> dict[tuple[int, ...], np.ndarray]:
 def retransmission(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     explained = capture.doubled | undelivered.links(capture)
     again = np.where(explained, 0, capture.link_numbers("retransmissions"))
-    packets = capture.link_numbers("client_packets") + capture.link_numbers("broker_packets")
+    packets = capture.link_packets
     repaired = _repaired(capture, at.repair_ms, at.rate) if again.any() else {}
     for client_, broker, links in _pairs(capture, np.flatnonzero(again)):
         lost, whole = int(again[links].sum()), int(packets[links].sum())

@@ -20,7 +20,7 @@ from kwire.analyzer.findings.capture import SECOND, UNANSWERED, Attempt, Capture
 from kwire.analyzer.findings.rules import RULES, Limits, Match, limits_of, rule
 from kwire.analyzer.findings.wording import count, listed, moment, partition_name, some
 from kwire.analyzer.frame import arrow, grouping, spill
-from kwire.analyzer.frame.frame import NULL, codes_of
+from kwire.analyzer.frame.frame import NULL
 from kwire.analyzer.frame.grouping import rows_by_key, split
 from kwire.analyzer.protocol import api_keys
 
@@ -80,9 +80,7 @@ def _losses(capture: CaptureFrame) -> Iterator[Loss]:
     closed = np.array([end != "open" for end in capture.closed], bool) & (ended != NULL)
     closed &= ~capture.one_way  # of a broker that is not heard nobody knows when it was silent
     closed &= ~_first_connections(capture)
-    codes, sides = capture.table("connections").text("closed_by")
-    by_others = np.ones(len(capture.links), bool)  # not closed by the client
-    by_others[: len(codes)] = ~arrow.among(codes, codes_of(sides, "client"))
+    by_others = ~capture.links_where("closed_by", "client")
     answered = capture.exchanges.response_end
     answered_by: dict[tuple[int, ...], np.ndarray] = {}  # a broker's exchanges, once somebody asks
     order = np.argsort(capture.broker_of, kind="stable")
@@ -357,12 +355,7 @@ def _closed_on_removed(capture: CaptureFrame, rows: np.ndarray) -> np.ndarray:
     """Of exchanges without an answer those in versions that Kafka 4.0 removed, where the broker never answers such a
     version and closed each of several connections on it."""
     exchanges, refused = capture.exchanges, [rows[:0]]
-    table = capture.table("connections")
-    closed = np.zeros(len(capture.links), bool)
-    by, after = (table.text(column) for column in ("closed_by", "closed_after"))
-    closed[: len(by.codes)] = arrow.among(by.codes, codes_of(by.values, "broker")) & arrow.among(
-        after.codes, codes_of(after.values, "request")
-    )
+    closed = capture.links_where("closed_by", "broker") & capture.links_where("closed_after", "request")
     for group_rows in split(rows, capture.broker[rows], exchanges.api[rows], exchanges.version[rows]):
         broker, api, version = (
             int(column[group_rows[0]]) for column in (capture.broker, exchanges.api, exchanges.version)

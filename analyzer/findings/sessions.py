@@ -26,9 +26,7 @@ def expired(capture: CaptureFrame) -> np.ndarray:
     lifetimes = _lifetimes(capture) if len(open_) else np.zeros(0, np.int64)
     if not lifetimes.any():
         return open_[:0]
-    codes, sides = capture.table("connections").text("closed_by")
-    ended = np.zeros(len(capture.links), bool)
-    ended[: len(codes)] = [code >= 0 and sides[code] == "broker" for code in codes.tolist()]
+    ended = capture.links_where("closed_by", "broker")
     login = _last_login(capture)
     link = exchanges.link[open_]
     lifetime = lifetimes[capture.client[open_]] * 1000

@@ -51,7 +51,7 @@ def seen_of(links: list[Any], exchanges: list[Any], moved: list[int]) -> Any:
         one_way=np.zeros(len(links), bool),
         unbroken=np.ones(len(links), bool),
         span=(0, 1 << 62),
-        table=lambda name: SimpleNamespace(text=lambda column: (np.zeros(0, np.int32), [])),
+        links_where=lambda column, text: np.zeros(len(links), bool),
         memo={root_causes.moves: [root_causes.Move(time, ("t", 0), 1, 2) for time in moved]},
     )
 
