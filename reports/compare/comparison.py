@@ -152,7 +152,7 @@ def compare(before: Side, after: Side) -> Comparison:
     notes = _notes(before, after)
     if (common := load.common()) is not None:
         changes.append(common)
-    done = [_pair(at, compared, load, pairs) for at in range(len(pairs))]
+    done = _without_echoes([_pair(at, compared, load, pairs) for at in range(len(pairs))], notes)
     every = [*changes, *(change for pair in done for change in pair.changes)]
     every.sort(key=lambda change: (-rank(change.severity), KINDS.index(change.kind)))
     return Comparison(_summary(before, first), _summary(after, second), done, every, notes, compared)
@@ -182,6 +182,36 @@ def beyond(comparison: Comparison, noise: Comparison) -> Comparison:
     note = f"{count(left_out, 'change')} left out: {noise.after.name} differs from {noise.before.name} as much"
     notes = [*comparison.notes, note] if left_out else comparison.notes
     return dataclasses.replace(comparison, pairs=pairs, changes=changes, notes=notes)
+
+
+def _without_echoes(pairs: list[Pair], notes: list[str]) -> list[Pair]:
+    """Leave out how often a reader asks, and for how many bytes a record, where what it reads is written otherwise than
+    before: larger batches come with fewer answers. Where a setting of the reader itself has changed, they stay."""
+    writers = [pair for pair in pairs if any(_is_of_writing(change) for change in pair.changes)]
+    result, left_out = [], 0
+    for pair in pairs:
+        follows = any(
+            other.before.writes & pair.before.reads and other.after.writes & pair.after.reads for other in writers
+        )
+        if follows and not any(change.kind == "settings" and not _is_of_writing(change) for change in pair.changes):
+            changes = [change for change in pair.changes if not _is_echo(change)]
+            left_out += len(pair.changes) - len(changes)
+            pair = dataclasses.replace(pair, changes=changes)
+        result.append(pair)
+    if left_out:
+        notes.append(
+            f"{count(left_out, 'change')} of readers left out (requests, bytes a record): what they read is written "
+            "otherwise"
+        )
+    return result
+
+
+def _is_of_writing(change: Change) -> bool:
+    return change.what.startswith("write_") or change.what in ("wait", "codec")
+
+
+def _is_echo(change: Change) -> bool:
+    return change.what in _ECHOES or (change.what == "requests" and change.about in ("Fetch", "ShareFetch"))
 
 
 def _summary(side: Side, some: list[Role]) -> Summary:
@@ -273,6 +303,9 @@ _RATIOS: Final[Mapping[str, _Kind]] = {
 
 _AS_WRITTEN: Final = frozenset(("read_records_batch", "read_bytes_batch", "codec_read"))
 """Of what is read: said of the writer, where that is captured too."""
+
+_ECHOES: Final = frozenset(("read_requests_record", "read_wire_record", "read_empty"))
+"""Of a reader: they follow from how records are written too."""
 
 _ONCE: Final = frozenset(
     ("ApiVersions", "SaslHandshake", "SaslAuthenticate", "GetTelemetrySubscriptions", "InitProducerId", "JoinGroup",

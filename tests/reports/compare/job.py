@@ -48,6 +48,7 @@ class Job:
     error: str = "NOT_ENOUGH_REPLICAS"
     tls: bool = False
     reads: bool = True
+    reads_s: float = 4.0
     batches_kept: bool = True
     first_port: int = 5000
     start: float = 0.0
@@ -150,8 +151,8 @@ class _Writer:
 
     def _read(self, name: str) -> None:
         job = self.job
-        for second in self._times(0.25):
-            records = int(self.chance.poisson(8))
+        for second in self._times(1 / job.reads_s):
+            records = int(self.chance.poisson(32 / job.reads_s))
             ordinal = self._exchange(
                 name, job.reader, "Fetch", second, held_ms=float(self.chance.uniform(0, 100)), topics=[job.topic],
                 api_version=16, max_wait_ms=job.max_wait_ms, min_bytes=1, isolation_level=job.isolation,

@@ -120,6 +120,18 @@ def test_larger_batches_change_requests_and_bytes_a_record(compared: Compare) ->
     assert 2 < change.low < 4 < change.high < 8
 
 
+def test_what_a_reader_needs_for_a_record_is_its_own_only_if_the_same_is_written(compared: Compare) -> None:
+    before = Job(seed=1)
+    fewer = dataclasses.replace(before, seed=2, reads_s=2.0)
+    of_reader = {(client, name) for client, name, _ in what(compared(before, fewer)) if client == before.reader}
+    assert (before.reader, "read_requests_record") in of_reader
+    written_otherwise = compared(before, dataclasses.replace(fewer, records_batch=8.0))
+    assert "read_requests_record" not in {change.what for change in written_otherwise.changes}
+    assert any("of readers left out" in note for note in written_otherwise.notes)
+    another_setting = compared(before, dataclasses.replace(fewer, records_batch=8.0, max_wait_ms=2000))
+    assert "read_requests_record" in {change.what for change in another_setting.changes}
+
+
 def test_a_weaker_promise_is_worse_and_a_stronger_one_is_not(compared: Compare) -> None:
     weak, strong = Job(seed=1, acks=0, tls=False), Job(seed=2, acks=-1, tls=True)
     assert {severity for *_, severity in what(compared(weak, strong))} == {"note"}
