@@ -90,7 +90,8 @@ def checksum(data: bytes) -> int:
 
 
 _MOST_LINKS: Final = 1 << 12
-"""Link headers that are remembered: each of a capture may have addresses of its own."""
+_MOST_PAIRS: Final = 1 << 16
+"""Link headers and pairs of addresses that are remembered: each packet of a capture may have its own."""
 
 
 class Packets:
@@ -100,6 +101,7 @@ class Packets:
         self.addresses = addresses
         self._replaced = replaced
         self._links: dict[tuple[int, bytes], bytes] = {}
+        self._pairs: dict[bytes, tuple[bytes, int, int]] = {}
 
     def clean(self, data: bytes, row: list[int], payload: Payload | None) -> bytes:
         """A captured packet: `row` is one of `dissect`, `data` its bytes; `payload` gives what becomes of TCP's."""
@@ -298,19 +300,28 @@ class Packets:
 
     # -- IP ------------------------------------------------------------------------------------------------------------
 
+    def _pair(self, pair: bytes) -> tuple[bytes, int, int]:
+        """Two addresses of an IP header, clean, and what they add to TCP's checksum, before and after."""
+        known = self._pairs.get(pair)
+        if known is None:
+            half = len(pair) // 2
+            clean = self.addresses.address(pair[:half]) + self.addresses.address(pair[half:])
+            was, now = (checksum(side + b"\0\6") ^ 0xFFFF for side in (pair, clean))
+            if len(self._pairs) == _MOST_PAIRS:
+                self._pairs.clear()
+            known = self._pairs[pair] = clean, was, now
+        return known
+
     def _ip(self, data: bytes, out: bytearray, ip: int, transport: int, version: int) -> None:
-        address = self.addresses.address
         if version == 4:
             out[ip : ip + 12] = data[ip : ip + 12]
-            for at in (ip + 12, ip + 16):
-                out[at : at + 4] = address(data[at : at + 4])
+            out[ip + 12 : ip + 20] = self._pair(data[ip + 12 : ip + 20])[0]
             if transport > ip + 20:
                 self._replaced(data[ip + 20 : transport])
                 out[ip + 20 : transport] = b"\x01" * (transport - ip - 20)  # options that do nothing
             return
         out[ip : ip + 8] = data[ip : ip + 8]
-        for at in (ip + 8, ip + 24):
-            out[at : at + 16] = address(data[at : at + 16])
+        out[ip + 8 : ip + 40] = self._pair(data[ip + 8 : ip + 40])[0]
         self._replaced(data[ip + 40 : transport])
         protocol, at = data[ip + 6], ip + 40
         while at + 8 <= transport:
@@ -359,7 +370,7 @@ class Packets:
             out[begin:end] = payload(data[begin:end])
         place = slice(ip + 12, ip + 20) if version == 4 else slice(ip + 8, ip + 40)
         size = end - at
-        was, now = (checksum(bytes(side[place]) + b"\0\6") ^ 0xFFFF for side in (data, out))  # pseudo-headers
+        _, was, now = self._pair(data[place])  # of the pseudo-header
         field = int.from_bytes(data[at + 16 : at + 18], "big")
         if field == 0:
             return  # left to the card, as the next two are, which begin the sum

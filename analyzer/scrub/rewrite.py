@@ -31,7 +31,7 @@ from kwire.analyzer.scrub.verification import Leak, leaks, shared_windows
 from kwire.captures import dissect as d
 from kwire.captures.files import CapturePoint
 from kwire.captures.files.layouts import LINK, SNAPLEN
-from kwire.captures.files.write import Growing, Record
+from kwire.captures.files.write import Growing
 from kwire.captures.links import FRAGMENT, TCP
 from kwire.captures.tls.detection import begins_tls
 
@@ -293,6 +293,11 @@ def _write(point: CapturePoint, captured: CapturedBytes, packets: Packets, file:
     )
     place = next(places, None)
     for batch in dissector:
+        kinds = batch.rows[:, d.KIND]
+        fragments = int(np.count_nonzero(kinds == FRAGMENT))
+        report.fragments += fragments
+        report.not_tcp_packets += int(np.count_nonzero(kinds != TCP)) - fragments
+        report.packets += len(kinds)
         buffer = memoryview(batch.buffer)  # type: ignore[arg-type]  # arrays do have the buffer protocol
         for row in batch.rows.tolist():
             key = batch.file, row[d.INTERFACE]
@@ -304,22 +309,13 @@ def _write(point: CapturePoint, captured: CapturedBytes, packets: Packets, file:
             while place is not None and place[:2] < here:
                 place = next(places, None)
             direction, pos = place[2:] if place is not None and place[:2] == here else (UNPLACED, UNPLACED)
-            _count(row[d.KIND], report)
             clean = packets.clean(data, row, functools.partial(captured.payload, direction, pos))
-            file.packet(Record(row[d.TIME_NS], clean, row[d.ORIGINAL], numbers[key]))
+            file.packet(row[d.TIME_NS], clean, row[d.ORIGINAL], numbers[key])
             last_ns = row[d.TIME_NS]
-            report.packets += 1
     report.skipped_blocks = dissector.skipped
     report.bent_addresses = packets.addresses.bent
     if dissector.dropped is not None and numbers:
         file.dropped(0, last_ns, dissector.dropped)
-
-
-def _count(kind: int, report: Report) -> None:
-    if kind == FRAGMENT:
-        report.fragments += 1
-    elif kind != TCP:
-        report.not_tcp_packets += 1
 
 
 def _check(path: str, folder: str, content: Content, task: Task, report: Report) -> None:

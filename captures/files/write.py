@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import BinaryIO, Final, Literal
 
 ETHERNET: Final = 1
+_ENHANCED: Final = struct.Struct("<IIIIIII")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +126,13 @@ class Growing:
         self._interfaces += 1
         return self._interfaces - 1
 
-    def packet(self, record: Record) -> None:
-        """An enhanced packet block."""
-        time = record.time_ns & (1 << 64) - 1
-        head = (record.interface, time >> 32, time & 0xFFFFFFFF, len(record.data), record.wire_length)
-        self._block(6, struct.pack("<IIIII", *head) + record.data)
+    def packet(self, time_ns: int, data: bytes, wire_length: int, interface: int = 0) -> None:
+        """An enhanced packet block. `wire_length`: as of `Record`."""
+        padding = -len(data) & 3
+        size = 32 + len(data) + padding
+        time = time_ns & (1 << 64) - 1
+        head = _ENHANCED.pack(6, size, interface, time >> 32, time & 0xFFFFFFFF, len(data), wire_length)
+        self._file.write(b"".join((head, data, bytes(padding), head[4:8])))
 
     def dropped(self, interface: int, time_ns: int, count: int) -> None:
         """Statistics: so many packets were lost by the capture (isb_ifdrop)."""
