@@ -150,16 +150,14 @@ class MessageReader:
         assignments."""
         assert self._captures is not None
         capture, connection, exchange, reply = key
-        text = f"connection == {quoted(connection)} and " + (
-            f"exchange == {exchange}" if exchange is not None else f"exchange is null and reply == {reply}"
-        )
+        text = _filter_for(key)
         if row["api_key"] in embedded.GROUP_APIS and row["group_id"] is not None:
             text = f"({text}) or (api in (JoinGroup, SyncGroup) and group == {quoted(row['group_id'])})"
         arguments = self._captures.point(capture)
-        names = ", ".join(dict.fromkeys(filter(None, (row["request_file"], row["response_file"]))))
-        result = self._at_offsets(arguments, row) or self._in_slice(arguments, row)
-        if result is not None:
-            return ExchangeMessages(result, f"{names}, read again")
+        names = _file_names(row)
+        near = self._nearby(arguments, row)
+        if near is not None:
+            return near
         for candidate in self._exchanges(arguments, text, bodies=True):
             if (candidate.row["connection"], candidate.row["exchange"], candidate.row["reply"]) == (
                 connection,
@@ -178,6 +176,36 @@ class MessageReader:
         raise BadRequestError(
             "the capture does not contain this exchange any more", "if the file was changed, analyse it again"
         )
+
+    def look_at_all(self, keys: Sequence[Key]) -> Iterator[tuple[Key, ExchangeMessages]]:
+        """Read the messages of several exchanges, each capture at most once, in any order. Left out are those that are
+        not there, those that depend on others, and those in a table, which is quick: `look` reads them."""
+        if self._stored or self._captures is None:
+            return
+        far: dict[str, dict[Key, dict[str, Any]]] = {}
+        for key in keys:
+            check_cancelled()
+            row = self._tables.row(self._tables.require_row(key))
+            if row["api_key"] in embedded.GROUP_APIS:
+                continue
+            near = self._nearby(self._captures.point(key[0]), row)
+            if near is not None:
+                yield key, near
+            else:
+                far.setdefault(key[0], {})[key] = row
+        for capture, rows in far.items():
+            text = " or ".join(f"({_filter_for(key)})" for key in rows)
+            for candidate in self._exchanges(self._captures.point(capture), text, bodies=True):
+                key = (capture, *(candidate.row[name] for name in ("connection", "exchange", "reply")))
+                if key in rows:
+                    sides = candidate.request_message, candidate.response_message
+                    exchange = Exchange(rows[key], *sides, None, self._name, _group=candidate._group)
+                    yield key, ExchangeMessages(exchange, f"{_file_names(rows[key]) or 'the capture'}, read again")
+
+    def _nearby(self, arguments: Sequence[str], row: dict[str, Any]) -> ExchangeMessages | None:
+        """Read an exchange without the rest of its capture; None if that is impossible, as in a compressed file."""
+        result = self._at_offsets(arguments, row) or self._in_slice(arguments, row)
+        return None if result is None else ExchangeMessages(result, f"{_file_names(row)}, read again")
 
     def _path(self, arguments: Sequence[str], name: str) -> str | None:
         """Find the file with a name; None if there is none, or there are two."""
@@ -301,6 +329,18 @@ class MessageReader:
             progress=lambda *_: check_cancelled(),
             payloads=self._payloads(),
         )
+
+
+def _filter_for(key: Key) -> str:
+    """The filter that chooses one exchange."""
+    _, connection, exchange, reply = key
+    number = f"exchange == {exchange}" if exchange is not None else f"exchange is null and reply == {reply}"
+    return f"connection == {quoted(connection)} and {number}"
+
+
+def _file_names(row: dict[str, Any]) -> str:
+    """The names of an exchange's files."""
+    return ", ".join(dict.fromkeys(filter(None, (row["request_file"], row["response_file"]))))
 
 
 def _message(data: memoryview, complete: bool, row: dict[str, Any], side: str) -> Message:

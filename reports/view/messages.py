@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -45,6 +45,7 @@ class Messages:
         self._trees = functools.cache(self._made_trees)
         self._stored = any(entry["table"] == "messages" for entry in tables.dataset.manifest["files"])
         self._cache: OrderedDict[Key, ExchangeMessages] = OrderedDict()
+        self._ahead: dict[Key, ExchangeMessages] = {}
         self._lock = threading.Lock()
 
     @property
@@ -60,9 +61,10 @@ class Messages:
     def of(self, key: Key) -> ExchangeMessages:
         """Get the messages of an exchange. Raises BadRequestError if that is impossible."""
         with self._lock:  # the page requests both sides at once: the second waits for the first
-            messages = self._cache.get(key)
+            messages = self._ahead.get(key) or self._cache.get(key)
             if messages is not None:
-                self._cache.move_to_end(key)
+                if key in self._cache:
+                    self._cache.move_to_end(key)
                 return messages
             row = self._tables.require_row(key)
             messages = self._cache[key] = self.reader().look(key, self._tables.row(row))
@@ -70,6 +72,21 @@ class Messages:
             while len(self._cache) > CACHED_EXCHANGES or (len(self._cache) > 1 and self._bytes() > CACHE_BYTES):
                 self._cache.popitem(last=False)
             return messages
+
+    def read_ahead(self, keys: Sequence[Key]) -> None:
+        """Read the messages of exchanges that are going to be asked for, as far as `CACHE_BYTES`: of a compressed
+        capture in one pass, and not in one for each. They take the place of those read ahead before."""
+        with self._lock:
+            known = {**self._cache, **self._ahead}
+            self._ahead = {key: known[key] for key in keys if key in known}
+            size = sum(messages.size for messages in self._ahead.values())
+            missing = [key for key in keys if key not in known]
+            for key, messages in self.reader().look_at_all(missing) if missing else ():
+                messages.exchange.payloads = self._trees()
+                self._ahead[key] = messages
+                size += messages.size
+                if size > CACHE_BYTES:
+                    break
 
     def matching(self, text: str, rows: np.ndarray) -> Iterator[Key]:
         """Find the exchanges among `rows` whose bodies match a filter. Raises BadRequestError."""

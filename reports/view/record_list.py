@@ -193,6 +193,7 @@ class RecordList:
         rows = np.unique(batches.row[unknown])
         if not self._messages.available or len(rows) > UNOPENED:
             return count
+        self._read_ahead(rows)
         for row in rows.tolist():
             first, stop = np.searchsorted(batches.row, [row, row + 1]).tolist()
             nodes = self._nodes(batches, first, stop)
@@ -226,6 +227,9 @@ class RecordList:
         self, batches: _Batches, chosen: np.ndarray, ends: np.ndarray, start: int, stop: int
     ) -> Iterator[dict[str, Any]]:
         """Make the rows of the records from `start` to `stop`."""
+        if start < stop and self._messages.available:
+            first, last = np.searchsorted(ends, (start, stop - 1), "right").tolist()
+            self._read_ahead(batches.row[chosen[first : last + 1]])
         while start < stop:
             check_cancelled()
             at = int(np.searchsorted(ends, start, "right"))  # past batches that hold no record
@@ -295,6 +299,9 @@ class RecordList:
             return shown
 
         return content
+
+    def _read_ahead(self, rows: np.ndarray) -> None:
+        self._messages.read_ahead(list(self._tables.keys_of(np.unique(rows))))
 
     def _nodes(self, batches: _Batches, first: int, stop: int) -> list[tuple[str, Node]] | None:
         """Get the nodes of an exchange's batches, with their paths; None if the message cannot be decoded."""

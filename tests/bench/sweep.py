@@ -17,9 +17,11 @@ import json
 import os
 import resource
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -32,8 +34,9 @@ SECONDS, MEMORY_MB = 5.0, 1024
 KILLED_AFTER = 120
 """Seconds of processor after which a process is ended: it hangs."""
 CODES = (0, 1, 2, 3)
+REFUSED = 2
 ENDED = 143
-"""Exit code of a server that was told to end."""
+"""Exit codes of an input that is refused, and of a server that was told to end."""
 OTHER = SAMPLES / "old-java-0.8.2" / "capture.pcap"
 
 CAPTURE_DOORS = """
@@ -217,9 +220,10 @@ def ask_page(process: subprocess.Popen[bytes]) -> str:
                 fetch(path.format(quote(str(key))))
     except (OSError, http.client.HTTPException, ValueError) as problem:
         wrong = wrong or f"no answer: {problem!r}"
+        time.sleep(1)  # it may be about to refuse what it has read
     finally:
         connection.close()
-        process.terminate()
+        os.kill(process.pid, signal.SIGTERM)  # Popen.terminate would reap it, and its usage with it
     return wrong
 
 
@@ -245,6 +249,8 @@ def cost(path: Path, door: str) -> Cost:
     seconds, peak = usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
     codes = (*CODES, ENDED) if words[0] == "view" else CODES
     wrong = "traceback" if b"Traceback" in printed else f"exit code {code}" if code not in codes else answers
+    if code == REFUSED and wrong == answers:  # by `view`, when it had read the file, after the first question
+        wrong = ""
     if b"\x1b" in printed.replace(b"\x1b[K", b""):
         wrong = wrong or "an escape on stderr"
     if seconds > SECONDS:

@@ -6,6 +6,7 @@ Proves: reports/view/record_list
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
 import shutil
 from collections import Counter, defaultdict
@@ -19,6 +20,7 @@ import pytest
 from kwire import analyzer
 from kwire.analyzer.cli import parser
 from kwire.reports.view import record_list
+from kwire.reports.view.bodies import MessageReader
 from tests.analyzer.payloads.golden_payloads import golden, golden_capture, write_capture, write_schemas
 from tests.reports.forging import Forged, at
 from tests.reports.view.conftest import TXN, Asking, viewed
@@ -71,6 +73,26 @@ def test_records_are_those_that_show_reads(sample: str, capsys: pytest.CaptureFi
         about(row, *("0x" if row[k].startswith("0x") else row[k] for k in ("key", "value"))) for row in in_view
     )
     assert shown_there == wanted
+
+
+@pytest.mark.parametrize("ending", ["pcap", "pcap.gz"])
+def test_a_window_of_records_reads_a_compressed_capture_once(
+    ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (capture,) = capture_files(SAMPLES / "txn-librdkafka-4.3")
+    path = tmp_path / f"capture.{ending}"
+    path.write_bytes(capture.read_bytes() if ending == "pcap" else gzip.compress(capture.read_bytes()))
+    passes = []
+    whole = MessageReader._exchanges
+    monkeypatch.setattr(MessageReader, "_exchanges", lambda *args, **how: passes.append(args) or whole(*args, **how))
+    with contextlib.ExitStack() as stack:
+        asking = Asking(viewed(stack, path))
+        for _ in range(2):
+            answer = asking("table", name="records", start=100, count=150)
+        assert len(set(answer["keys"])) > 5
+        assert len(passes) == (ending != "pcap")
+        monkeypatch.undo()
+        assert answer["columns"]["value"] == [row["value"] for row in listed(asking)][100:250]
 
 
 def test_a_produced_record_has_the_offset_that_consumers_read(txn: Asking) -> None:
