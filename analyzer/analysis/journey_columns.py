@@ -63,6 +63,9 @@ B_LABEL: Final = B_COLUMNS
 # the batch at R_BEGIN, where one begins there.
 (R_ORIGIN, R_BEGIN, R_END, R_TIME, R_UNSURE, R_LABEL, R_COLUMNS) = range(7)
 
+# Answers that lacked offsets, which compaction took: from the one asked for to the one after their last batch.
+(G_ORIGIN, G_BEGIN, G_END, G_COLUMNS) = range(4)
+
 # Labels of batches that answers held, but for R_LABEL.
 (L_ORIGIN, L_TIME, L_BASE, L_LABEL, L_COLUMNS) = range(5)
 

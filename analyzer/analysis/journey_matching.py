@@ -60,6 +60,7 @@ class Known(NamedTuple):
     topics      names (or ids) of topics; by origin `topic` is an index, and `partition` a number for both
     reads, commits   int64[..., n], in order of time
     unplaced         int64[B_COLUMNS + 1, n]: batches with acks=0 that no answer held, so that nobody says their offsets
+    gappy            int64[G_COLUMNS, n]: answers that lacked offsets
     """
 
     log: Log
@@ -71,6 +72,7 @@ class Known(NamedTuple):
     reads: np.ndarray
     commits: np.ndarray
     unplaced: np.ndarray
+    gappy: np.ndarray
 
     @classmethod
     def of(
@@ -83,6 +85,7 @@ class Known(NamedTuple):
         topic_name: TopicName,
         silent: np.ndarray,
         labels: np.ndarray,
+        gappy: np.ndarray,
     ) -> Known:
         """Put rows in order. `silent`: int64[B_COLUMNS + 1, n], batches with acks=0; `labels`: int64[L_COLUMNS, n]."""
         origins = log.read() | {"low": ranges[0], "high": ranges[1]}
@@ -98,7 +101,7 @@ class Known(NamedTuple):
             placed, silent = journey_labels.placed(silent, parts, reads, labels, partition)
             parts = [*parts, placed] if placed.shape[1] else parts
         parts = _in_order(parts, origins["serial"])
-        return cls(log, origins, parts, topics, topic, partition, reads, commits, silent)
+        return cls(log, origins, parts, topics, topic, partition, reads, commits, silent, gappy)
 
     def settled(self) -> Known:
         """Return these with the batches whose offsets nobody says among the others."""

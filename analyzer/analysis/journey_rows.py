@@ -28,6 +28,9 @@ from kwire.analyzer.analysis.journey_columns import (
     B_STATE,
     C_ORIGIN,
     C_TIME,
+    G_BEGIN,
+    G_END,
+    G_ORIGIN,
     KINDS,
     NOT_READ,
     R_ORIGIN,
@@ -236,44 +239,80 @@ _OF_READERS: Final = ("kind", "group_id", "reader_client", "broker_id", "fetched
 
 
 class _Passing(NamedTuple):
-    """Offsets that readers have passed: [low, high) by number of the partition."""
+    """Stretches of offsets that readers have passed, and of those that answers there lacked. begun, ended; lacking,
+    lacking_ended: where they begin, and the offset after them, as numbers that order partition and offset."""
 
     partition: np.ndarray
-    ranges: dict[int, list[tuple[int, int]]]
+    offsets: np.ndarray
+    begun: np.ndarray
+    ended: np.ndarray
+    lacking: np.ndarray
+    lacking_ended: np.ndarray
 
     def passed(self, part: np.ndarray, alone: np.ndarray) -> np.ndarray:
-        """Return those of some batches that a reader passed without an answer that holds them."""
-        if not self.ranges or not len(alone):
+        """Return those of some batches that a reader passed without an answer that holds them, and without one that
+        would have."""
+        if not len(self.begun) or not len(alone):
             return np.zeros(0, np.int64)
-        number, base = self.partition[part[B_ORIGIN][alone]], part[B_BASE][alone]
-        passed = np.zeros(len(alone), np.bool_)
-        for of in arrow.distinct(number).tolist():
-            for low, high in self.ranges.get(of, ()):
-                passed |= (number == of) & (base >= low) & (base < high) & (base != NULL)
-        return np.flatnonzero(passed)
+        base = part[B_BASE][alone]
+        place = _place(self.partition[part[B_ORIGIN][alone]], base, self.offsets)
+        # Of other partitions as many have begun as have ended.
+        begun, ended, lacking, lacking_ended = (np.searchsorted(ends, place, "right") for ends in self[2:])
+        return np.flatnonzero((begun - ended > lacking - lacking_ended) & (base != NULL))
+
+
+def _place(partition: np.ndarray, offset: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """Return int64[n]: numbers that order partition and offset, as far as `offsets`, which are ascending, tell."""
+    ordered: np.ndarray = partition * (len(offsets) + 1) + np.searchsorted(offsets, offset, "right")
+    return ordered
 
 
 def _passing(known: Known, readers: Readers) -> _Passing:
     """Tell which offsets each reader has passed: from the first that it asked for to the last."""
     origins = known.origins
-    asking = np.flatnonzero(origins["high"] > origins["low"])
-    if not len(asking):
-        return _Passing(known.partition, {})
-    has_batch = np.zeros(int(known.partition.max()) + 1, np.bool_)
+    has_batch = np.zeros(int(known.partition.max(initial=-1)) + 1, np.bool_)
     for part in known.parts:
         has_batch[known.partition[part[B_ORIGIN]]] = True
     asking = np.flatnonzero((origins["high"] != NULL) & has_batch[known.partition])
-    if not len(asking):
-        return _Passing(known.partition, {})
+    if not (origins["high"][asking] > origins["low"][asking]).any():
+        return _Passing(known.partition, *(np.zeros(0, np.int64) for _ in range(5)))
     first, which = row_groups.numbered(known.partition[asking], readers.number[asking])
     low, high = np.full(len(first), np.iinfo(np.int64).max), np.full(len(first), NULL)
     np.minimum.at(low, which, origins["low"][asking])
     np.maximum.at(high, which, origins["high"][asking])
-    ranges: dict[int, list[tuple[int, int]]] = {}
-    for of, begin, end in zip(known.partition[asking[first]].tolist(), low.tolist(), high.tolist(), strict=True):
-        if end > begin:
-            ranges.setdefault(of, []).append((begin, end))
-    return _Passing(known.partition, ranges)
+    number = np.full(len(known.partition), NULL)  # of the reader's stretch, by origin
+    number[asking] = which
+    partition, stretches = known.partition[asking[first]], np.flatnonzero(high > low)
+    own, begin, end = _lacking(known.gappy, number, low, high)
+    ends = (
+        (partition[stretches], low[stretches]),
+        (partition[stretches], high[stretches]),
+        (partition[own], begin),
+        (partition[own], end),
+    )
+    offsets = arrow.distinct(np.concatenate([offset for _, offset in ends]))
+    return _Passing(known.partition, offsets, *(np.sort(_place(of, offset, offsets)) for of, offset in ends))
+
+
+def _lacking(
+    gappy: np.ndarray, number: np.ndarray, low: np.ndarray, high: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return what answers lacked within the stretch from `low` to `high` of each reader, those that overlap as one:
+    whose it is, where it begins, where it ends. number: the stretch of each origin."""
+    own = number[gappy[G_ORIGIN]] if gappy.shape[1] else np.zeros(0, np.int64)
+    rows = np.flatnonzero(own != NULL)
+    own = own[rows]
+    begin, end = np.maximum(gappy[G_BEGIN][rows], low[own]), np.minimum(gappy[G_END][rows], high[own])
+    rows = np.flatnonzero(begin < end)
+    order = rows[np.lexsort((begin[rows], own[rows]))]
+    merged: list[list[int]] = []
+    for stretch, since, until in zip(own[order].tolist(), begin[order].tolist(), end[order].tolist(), strict=True):
+        if merged and merged[-1][0] == stretch and since <= merged[-1][2]:
+            merged[-1][2] = max(merged[-1][2], until)
+        else:
+            merged.append([stretch, since, until])
+    stretch, begins, ends = np.array(merged, np.int64).reshape(-1, 3).T
+    return stretch, begins, ends
 
 
 def _outcomes(known: Known, named: np.ndarray, time_ns: np.ndarray, transactions: Log) -> np.ndarray:

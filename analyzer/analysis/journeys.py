@@ -44,6 +44,10 @@ from kwire.analyzer.analysis.journey_columns import (
     C_ORIGIN,
     C_TIME,
     CONSUMER,
+    G_BEGIN,
+    G_COLUMNS,
+    G_END,
+    G_ORIGIN,
     L_COLUMNS,
     L_TIME,
     NO_ACKNOWLEDGEMENT,
@@ -100,6 +104,7 @@ class Journeys:
     _commits     int64[C_COLUMNS, n] a window
     _silent      int64[B_COLUMNS + 1, n] a window: batches with acks=0, and the label of each
     _labels      int64[L_COLUMNS, n] a window: of the batches of answers that held several
+    _gappy       int64[G_COLUMNS, n] a window: answers that lacked offsets
     _ranges      int64[2, origins]: the first offset that a reader asked for, and the last, or that it has passed
     _numbers     numbers of origins, by numbers (as bytes: a third of a tuple's memory) that mean something while
                  `_strings` are those of `Names`
@@ -113,6 +118,7 @@ class Journeys:
     _commits: list[np.ndarray] = field(default_factory=list)
     _silent: list[np.ndarray] = field(default_factory=list)
     _labels: list[np.ndarray] = field(default_factory=list)
+    _gappy: list[np.ndarray] = field(default_factory=list)
     _transactions: Log = field(default_factory=lambda: Log(TRANSACTION_COLUMNS, ("transaction",)))
     _ranges: np.ndarray = field(default_factory=lambda: np.zeros((2, 0), np.int64))
     _numbers: dict[bytes, int] = field(default_factory=dict)
@@ -181,11 +187,12 @@ class Journeys:
         yield self._commits, other._commits
         yield self._silent, other._silent
         yield self._labels, other._labels
+        yield self._gappy, other._gappy
 
     @property
     def held_bytes(self) -> int:
         """Estimate the bytes of batches, answers and commits."""
-        rows = (*self._batches, *self._reads, *self._commits, *self._silent, *self._labels)
+        rows = (*self._batches, *self._reads, *self._commits, *self._silent, *self._labels, *self._gappy)
         return sum(part.nbytes for part in rows) + self._origins.held_bytes + self._transactions.held_bytes
 
     def onward(self, border: Border) -> Journeys:
@@ -209,6 +216,7 @@ class Journeys:
             known.commits[:, commits],
             known.unplaced[:, recent],
             labels,
+            known.gappy[:, -MOST_KEPT:],
         )
         used = arrow.distinct(np.concatenate([rows[0] for rows in chosen]))
         self._grow_ranges()
@@ -231,7 +239,7 @@ class Journeys:
             yield "journeys", tables.empty("journeys")
             return
         known = self._known(topic_name).settled()
-        self._batches, self._reads, self._commits, self._silent, self._labels = [], [], [], [], []
+        self._batches, self._reads, self._commits, self._silent, self._labels, self._gappy = [], [], [], [], [], []
         for table in journey_rows.rows([capture], known, self._transactions, self.groups):
             yield "journeys", table
 
@@ -250,6 +258,7 @@ class Journeys:
             topic_name,
             silent,
             self._joined_labels() if silent.shape[1] else np.zeros((L_COLUMNS, 0), np.int64),
+            journey_matching.joined(self._gappy, G_COLUMNS),
         )
 
     def _joined_labels(self) -> np.ndarray:
@@ -331,6 +340,13 @@ class Journeys:
         out = np.empty((R_COLUMNS, len(some)), np.int64)
         out[R_ORIGIN], out[R_TIME] = origin[some], x[s.X_RESPONSE_LAST_NS][of[some]]
         begin, end, absent = (parts[column][chosen] for column in (s.P_FIRST, s.P_FOLLOWING, s.P_ABSENT))
+        lacks = (fetch_offset != NULL) & ((begin > fetch_offset) | (absent > 0)) & (parts[s.P_RECORDS][chosen] != NULL)
+        if any_shared:
+            lacks &= ~shared[some]
+        if lacks.any():
+            gappy = np.empty((G_COLUMNS, np.count_nonzero(lacks)), np.int64)
+            gappy[G_ORIGIN], gappy[G_BEGIN], gappy[G_END] = out[R_ORIGIN, lacks], fetch_offset[lacks], end[lacks]
+            self._gappy.append(gappy)
         # An answer may begin before the offset asked for. A compressed message of the older formats has the offset of
         # its last record: what it holds began where asked.
         out[R_BEGIN] = np.where(parts[s.P_RECORDS][chosen] == NULL, fetch_offset, np.maximum(begin, fetch_offset))

@@ -287,9 +287,9 @@ def write_until_compacted_and_read(cluster: Cluster, truth: Truth, topic: str) -
     read(cluster, truth, COMPACTED_GROUP, {}, topic, until=time.monotonic())
 
 
-def removed(truth: Truth, rows: list[Row]) -> tuple[int, list[int]]:
-    """Return how many batches of a compacted topic were gone before its group read, and the base offsets of those that
-    it fetched all the same, as a row has it."""
+def removed(truth: Truth, rows: list[Row]) -> tuple[int, Counter[str | None]]:
+    """Return how many batches of a compacted topic were gone before its group read, and how often each reason is
+    given for that."""
     (topic,) = {entry.where[0] for entry in truth.written.values() if entry.where is not None}
     there = {where for _, where in truth.received}
     gone = [
@@ -300,7 +300,7 @@ def removed(truth: Truth, rows: list[Row]) -> tuple[int, list[int]]:
             (topic, row["partition"], offset) in there for offset in range(row["base_offset"], row["last_offset"] + 1)
         )
     ]
-    return len(gone), [row["base_offset"] for row in gone if row["fetched"] is not None]
+    return len(gone), Counter("fetched" if row["fetched"] is not None else row["reason"] for row in gone)
 
 
 def make_topic(cluster: Cluster, copies: int, **config: str) -> str:
@@ -531,7 +531,7 @@ def main() -> None:
                 print(f"{figures.placed} of {figures.batches} batches placed, {figures.received} receipts")
                 print(f"{len(figures.wrong)} wrong", *figures.wrong[:10], sep="\n")
             if options.compacted:
-                print("batches gone, and those of them fetched:", *removed(truths[0], rows))
+                print("batches gone, and the reasons given:", *removed(truths[0], rows))
             return
         for topic in topics:
             every = list(lags(truth, rows, topic, 100, 30_000_000))

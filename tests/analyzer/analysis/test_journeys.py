@@ -245,6 +245,28 @@ def test_batches_that_compaction_took_were_not_read(tmp_path: Path) -> None:
     assert {row["fetched"] for row in unsure} == {None}
 
 
+def test_batches_that_compaction_took_were_not_read_by_a_reader_that_went_on(tmp_path: Path) -> None:
+    produced = [producing(number, 9 + number, 1, number * SECOND) for number in (1, 2, 3, 4, 5)]
+    answers = batch(1, 11) + batch(1, 13)
+    fetched = [fetching(1, 10, answers, 6 * SECOND), fetching(2, 14, b"", 7 * SECOND), fetching(3, 15, b"", 8 * SECOND)]
+    expected = [
+        (10, None, None, "not read"),  # before the first batch of an answer
+        (11, "c", 1, None),
+        (12, None, None, "not read"),  # between its batches
+        (13, "c", 1, None),
+        (14, None, None, "reader not captured"),
+    ]
+    assert places(journeys(tmp_path, produced, fetched)) == expected
+    # Another answer there lacked the offset; the reader went back, and on again.
+    again = [*fetched, fetching(4, 9, batch(1, 13), 9 * SECOND), fetching(5, 14, b"", 10 * SECOND)]
+    expected[3] = (13, "c", 2, None)
+    assert places(journeys(tmp_path, produced, again)) == expected
+    # Who says nothing of the first batches has not found them gone.
+    late = [fetching(1, 10, b"", 6 * SECOND), fetching(2, 12, batch(1, 13), 7 * SECOND)]
+    reasons = [row["reason"] for row in journeys(tmp_path, produced, late)]
+    assert reasons == ["reader not captured", "reader not captured", "not read", None, "not read"]
+
+
 def test_no_acknowledgement_no_answer_and_an_error(tmp_path: Path) -> None:
     silent = [[forging.asking(forging.produce(1, version=7, acks=0, records=batch(2)), START_NS + SECOND)]]
     unanswered = [[forging.asking(forging.produce(1, version=7, acks=1, records=batch(2)), START_NS + 2 * SECOND)]]
