@@ -15,8 +15,7 @@ from kwire.analyzer.frame.log import Columns
 from kwire.captures.kernels import NULL
 
 EVENT_COLUMNS: Final = ("completed_by", "serial", "time", "connection", "exchange", "reply", "client", "ip")
-"""Columns of `event_columns`, and those of them that number texts (`EVENT_TEXTS`)."""
-EVENT_TEXTS: Final = ("connection", "client", "ip")
+"""Columns of `event_columns`; connection, client and ip number texts."""
 EVENT_ORDER: Final = ("completed_by", "serial")
 """Columns that order events: the packet that completed the exchange, and the age of its connection."""
 

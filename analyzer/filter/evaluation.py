@@ -22,10 +22,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 import numpy as np
-import pyarrow as pa
 
 from kwire.analyzer.bulk.fields import MAX_CODES
-from kwire.analyzer.filter.conditions import IntegerRangeTest, TextTest, apply_test
+from kwire.analyzer.filter.conditions import TextTest, apply_test
 from kwire.analyzer.filter.language import And, Node, Not, Or, source_of, tree_of
 from kwire.analyzer.filter.names import (
     PACKETS,
@@ -37,17 +36,16 @@ from kwire.analyzer.filter.names import (
     body_values,
     column_values,
 )
-from kwire.analyzer.filter.sources import ApiKeys, ExchangeColumns, RowColumns, TableColumns, TopicName, null_of
+from kwire.analyzer.filter.sources import ApiKeys, ExchangeColumns, RowColumns, TopicName, null_of
 from kwire.analyzer.filter.terms import Comparison, Relation
-from kwire.analyzer.filter.tokens import INT64_MAX, INT64_MIN, FilterError
-from kwire.analyzer.filter.values import ENUMERATED
+from kwire.analyzer.filter.tokens import FilterError
 from kwire.analyzer.frame.counting import select_codes
 from kwire.analyzer.protocol import schema
 
 if TYPE_CHECKING:
     from kwire.analyzer.bulk.rows import Exchanges
 
-__all__ = ["Filter", "FilterError", "IntegerTest", "parse"]
+__all__ = ["Filter", "FilterError", "parse"]
 
 
 def parse(text: str) -> Filter:
@@ -183,18 +181,6 @@ def _evaluate(node: Node, source: ExchangeColumns) -> Verdict:
 # --- one exchange -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class IntegerTest:
-    """A test of an integer column of `exchanges` (`status` by its number) that scans can apply; null never passes.
-
-    operator  one of `==`, `!=`, `<=`, `>=`, `in`
-    """
-
-    column: str
-    operator: str
-    value: int | tuple[int, ...]
-
-
 @dataclass(frozen=True)
 class Filter:
     """A parsed filter; equal ones have equal trees. `str()` is an expression that parses to the same."""
@@ -279,16 +265,6 @@ class Filter:
         return frozenset(source.keys[possible].tolist())
 
     # -- many rows --------------------------------------------------------------------------------------------------
-    def table_verdict(
-        self, table: pa.Table, topic_name: TopicName | None = None
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Evaluate on a table of exchanges: bool[n] certainly matches, certainly does not, undecided without bodies.
-
-        Only the columns that the filter names (and `api_key`, and for paths `errors` and `topics`) must be there.
-        `topic_name` maps a topic's id to its name; without it `topics` is compared as it is."""
-        true, false = _evaluate(self.root, TableColumns(table, topic_name))
-        return true, false, ~(true | false)
-
     def verdict(self, source: ExchangeColumns) -> tuple[np.ndarray, np.ndarray]:
         """Evaluate on columns: bool[n] certainly matches, bool[n] certainly does not; the rest needs the bodies."""
         return _evaluate(self.root, source)
@@ -296,22 +272,6 @@ class Filter:
     def rows_verdict(self, exchanges: Exchanges, topic_name: TopicName | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Evaluate on rows of integers: bool[n] certainly matches, bool[n] certainly does not."""
         return _evaluate(self.root, RowColumns(exchanges, topic_name))
-
-    def rows_mask(self, exchanges: Exchanges, topic_name: TopicName | None = None) -> np.ndarray:
-        """Mark the rows of integers that may match: bool[n]."""
-        return ~self.rows_verdict(exchanges, topic_name)[1]
-
-    def integer_tests(self) -> tuple[IntegerTest, ...]:
-        """List necessary conditions on integer columns: every matching exchange passes all of them. They come from the
-        comparisons that the outermost `and` joins."""
-        tests: list[IntegerTest] = []
-        if self.apis is not None:
-            tests.append(IntegerTest("api_key", "in", tuple(sorted(self.apis))))
-        parts = self.root.parts if isinstance(self.root, And) else (self.root,)
-        for part in parts:
-            if isinstance(part, Comparison) and isinstance(part.about, Columns) and part.present is not False:
-                tests.extend(_integer_tests(part, part.about))
-        return tuple(tests)
 
     def conditions_on(self, column: str) -> list[Filter]:
         """List the parts of the outermost `and` that test nothing but one column."""
@@ -427,25 +387,3 @@ def _leaf_matches(
         for choice in choices
         for value in values
     )
-
-
-def _integer_tests(node: Comparison, about: Columns) -> list[IntegerTest]:
-    if about.form == "errors":
-        return [IntegerTest("error_code", "!=", 0)]
-    if len(about.names) != 1 or node.test is None:
-        return []
-    name = about.names[0]
-    if name == "status":
-        numbers = tuple(i for i, text in enumerate(ENUMERATED["status"]) if node.test(text))
-        return [IntegerTest("status", "in", numbers)]
-    test = node.test
-    if about.form not in ("integer", "time") or not isinstance(test, IntegerRangeTest) or test.daytimes:
-        return []
-    if test.negated:
-        return [IntegerTest(name, "!=", low) for low, high in test.spans if low == high]
-    if all(low == high for low, high in test.spans):
-        values = tuple(low for low, _ in test.spans)
-        return [IntegerTest(name, "==", values[0]) if len(values) == 1 else IntegerTest(name, "in", values)]
-    low, high = test.spans[0][0], test.spans[-1][1]
-    tests = [] if low == INT64_MIN else [IntegerTest(name, ">=", low)]
-    return tests if high == INT64_MAX else [*tests, IntegerTest(name, "<=", high)]

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from kwire.analyzer.bulk import exchange_tables
 from kwire.analyzer.bulk.column_names import COLUMNS
@@ -125,67 +124,6 @@ def named(coded: Coded) -> Coded:
 def _known_apis(keys: np.ndarray) -> np.ndarray:
     """Replace keys that Kafka does not have by null."""
     return np.where((keys >= 0) & (keys < len(schema.apis())), keys, NULL)
-
-
-class TableColumns(ExchangeColumns):
-    """Columns of an Arrow table of exchanges; text may be dictionary-encoded."""
-
-    def __init__(self, table: pa.Table, topic_name: TopicName | None) -> None:
-        self.table = table
-        self.topic_name = topic_name
-        self.n = len(table)
-        self._arrays: dict[str, Any] = {}
-
-    def _array(self, name: str) -> Any:
-        array = self._arrays.get(name)
-        if array is None:
-            column = self.table.column(name)
-            if pa.types.is_dictionary(column.type):
-                column = column.unify_dictionaries()
-            array = column.combine_chunks()
-            if isinstance(array, pa.ChunkedArray):  # some versions of pyarrow return a column without rows unchanged
-                array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
-            self._arrays[name] = array
-        return array
-
-    def integers(self, name: str) -> np.ndarray:
-        if name == "api":
-            return np.where(self.texts("api").codes < 0, NULL, self.integers("api_key"))
-        return arrow.numbers(self._array(name), NULL)
-
-    def _coded(self, array: Any) -> Coded:
-        if pa.types.is_null(array.type):
-            return Coded(np.full(len(array), -1), ())
-        if not pa.types.is_dictionary(array.type):
-            array = array.dictionary_encode()
-        values = array.dictionary.to_pylist()
-        codes = arrow.numbers(array.indices, -1)
-        if None in values:
-            codes[codes == values.index(None)] = -1
-        return Coded(codes, values)
-
-    def texts(self, name: str) -> Coded:
-        if (address := address_names.COLUMNS.get(name)) is not None:
-            return named(self.texts(address))
-        return self._coded(self._array(name))
-
-    def addresses(self, names: tuple[str, ...]) -> Coded:
-        ips, ports = self.texts(names[0]), self.integers(names[1])
-        present = (ips.codes >= 0) & (ports != NULL)
-        pairs, where = np.unique(np.where(present, ips.codes << 16 | ports, -1), return_inverse=True)
-        values = [(ips.values[pair >> 16], pair & 0xFFFF) if pair >= 0 else None for pair in pairs.tolist()]
-        return Coded(np.where(present, where, -1), values)
-
-    def lists(self, name: str) -> ListColumn:
-        array = self._array(name)
-        ends = np.concatenate([[0], np.cumsum(arrow.list_lengths(array))])
-        elements = arrow.list_elements(array)
-        if name == "errors":
-            return ListColumn(np.arange(self.n), ends, arrow.numbers(elements.field("code"), 0))
-        codes, values = self._coded(elements)
-        if self.topic_name is not None:
-            values = [value if value is None else self.topic_name(value) for value in values]
-        return ListColumn(np.arange(self.n), ends, codes, values=values)
 
 
 _TIMES: Final = ("request_time", "request_end", "response_time", "response_end")

@@ -370,11 +370,6 @@ class Counts:
             self._readers(chosen, number),
         )
 
-    @property
-    def last_second(self) -> int:
-        """The second that is not over yet."""
-        return self.time_ns // _SECOND_NS
-
 
 _SIZES: Final = ("request_bytes", "response_bytes")
 

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 from kwire.analyzer.cli.text import json_text
 from kwire.analyzer.common.errors import UsageError
 from kwire.analyzer.common.times import rfc3339
-from kwire.analyzer.findings.wording import moment as clock
 from kwire.analyzer.live.evaluation_windows import finding_key
 from kwire.analyzer.live.folder_checkpoint import FolderCheckpoint, FolderWatchedError
 from kwire.analyzer.live.live_counts import SECONDS, Moment
@@ -321,9 +320,3 @@ def finding_of(row: dict[str, Any]) -> dict[str, Any]:
     """A finding as JSON: what `kwire findings --json` says, under `finding`."""
     times = {name: None if row[name] is None else rfc3339(row[name]) for name in ("since", "until")}
     return {"finding": {**row, **times}}
-
-
-def finding_line(row: dict[str, Any]) -> str:
-    """A finding in a line."""
-    when = clock(row["since"]) + "  " if row["since"] is not None else ""
-    return f"{when}{row['severity'].upper()} {row['code']}: {row['text']}"

@@ -8,7 +8,6 @@ out, and so are services and extensions.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Any, Final
 
 from google.protobuf import descriptor_pb2
@@ -322,8 +321,3 @@ class _Parser:
         at = self._tokens[min(self._at, len(self._tokens) - 1)][2] if self._tokens else 0
         line = self._text.count("\n", 0, at) + 1
         return UndecodableError(f"the .proto text, line {line}: {reason[:200]}")
-
-
-def imports(text: str) -> Sequence[str]:
-    """Return the names of the files that a text imports, without reading all of it."""
-    return re.findall(r"""^\s*import\s+(?:public\s+|weak\s+)?["']([^"'\n]+)["']\s*;""", text, re.MULTILINE)

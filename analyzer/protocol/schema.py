@@ -162,10 +162,6 @@ class Field:
     def plain_fields(self) -> tuple[Field, ...]:
         return tuple(item for item in self.fields if item.tag is None)
 
-    @property
-    def tagged_fields(self) -> tuple[Field, ...]:
-        return tuple(item for item in self.fields if item.tag is not None)
-
 
 @dataclass(frozen=True, slots=True)
 class Layout:

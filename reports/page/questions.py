@@ -7,7 +7,7 @@ needs: the question, what each column holds, the SQL, the rows.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,9 +94,3 @@ def _ask(engine: Engine, question: Question) -> AnsweredQuestion:
         question = dataclasses.replace(question, columns=about)
     rows = tuple(zip(*(column.to_pylist() for column in table.columns)))
     return AnsweredQuestion(question, rows, more)
-
-
-def by_key(answer: AnsweredQuestion, keys: Iterable[str]) -> dict[tuple[Any, ...], dict[str, Any]]:
-    """Rows by the values of some columns."""
-    names = tuple(keys)
-    return {tuple(row[name] for name in names): row for row in answer.dicts()}

@@ -30,9 +30,10 @@ from kwire.analyzer.dataset import tables
 from kwire.analyzer.filter import evaluation as filtering
 from kwire.analyzer.filter import names as filter_names
 from kwire.analyzer.filter import values
-from kwire.analyzer.filter.evaluation import Filter, FilterError, IntegerTest, parse
+from kwire.analyzer.filter.evaluation import Filter, FilterError, parse
 from kwire.analyzer.protocol import schema
 from kwire.captures.files import capture_points
+from tests.analyzer.filter.table_columns import table_verdict
 from tests.shared import ROOT, SAMPLES, capture_files, sample_folders
 
 DOCUMENT = (ROOT / "analyzer" / "filter" / "FILTER.md").read_text("utf-8")
@@ -261,7 +262,7 @@ def test_a_filter_of_megabytes_is_refused() -> None:
 
 def test_many_parts_side_by_side_are_no_depth() -> None:
     parsed = parse(" or ".join(f"correlation_id == {i}" for i in range(2000)))
-    verdict = parsed.table_verdict(pa.table({"correlation_id": pa.array([1999, 2000, None], pa.int32())}))
+    verdict = table_verdict(parsed, pa.table({"correlation_id": pa.array([1999, 2000, None], pa.int32())}))
     assert [part.tolist() for part in verdict] == [[True, False, False], [False, True, True], [False] * 3]
 
 
@@ -458,7 +459,7 @@ def test_what_columns_mean(given_row: dict[str, Any], yes: str, no: str) -> None
         for expression in expressions.split("; "):
             parsed = parse(expression)
             assert parsed.matches(given_row) is expected, expression
-            true, false, open_ = parsed.table_verdict(table)
+            true, false, open_ = table_verdict(parsed, table)
             assert (bool(true[0]), bool(false[0]), bool(open_[0])) == (expected, not expected, False), expression
             assert not parsed.needs_bodies
 
@@ -589,7 +590,7 @@ def test_columns_stand_for_the_paths_they_repeat() -> None:
 
 
 def test_errors_and_topics_of_bodies_are_in_the_columns() -> None:
-    """`table_verdict` relies on this when it decides without bodies."""
+    """Deciding on columns, without bodies, relies on this."""
     compared = 0
     for folder in sample_folders():
         for exchange, request, response in seen(folder.name):
@@ -639,31 +640,6 @@ def test_old_names_of_apis_are_known() -> None:
     assert old
     for name in old:
         assert parse(f"api == {name}") == parse(f"api == {schema.api_name(schema.api_keys()[name])}")
-
-
-@pytest.mark.parametrize(
-    ("expression", "tests"),
-    [
-        ("latency > 1ms", [IntegerTest("latency_us", ">=", 1001)]),
-        ("latency_us <= 5 and topic == x", [IntegerTest("latency_us", "<=", 5)]),
-        ("latency_us <= 5 or topic == x", []),
-        ("not latency_us <= 5", []),
-        ("api == Fetch and acks == 0", [IntegerTest("api_key", "in", (1,)), IntegerTest("acks", "==", 0)]),
-        ("acks in (0, 1)", [IntegerTest("acks", "<=", 1), IntegerTest("acks", ">=", 0)]),
-        ("acks in (-1, 1)", [IntegerTest("acks", "in", (-1, 1))]),
-        ("acks != 1", [IntegerTest("acks", "!=", 1)]),
-        ("error == 6", [IntegerTest("error_code", "!=", 0)]),
-        ("error is null", []),
-        ("status in (answered, in_flight)", [IntegerTest("status", "in", (s.ANSWERED, s.IN_FLIGHT))]),
-        ("time > 12:00", []),
-    ],
-)
-def test_tests_on_integers(expression: str, tests: list[IntegerTest]) -> None:
-    tests_found = parse(expression).integer_tests()
-    if expression == "acks in (0, 1)":  # two neighbours: either form says the same
-        assert set(tests_found) in ({*tests}, {IntegerTest("acks", "in", (0, 1))})
-    else:
-        assert list(tests_found) == tests
 
 
 def test_equal_filters_are_equal() -> None:
@@ -955,24 +931,13 @@ def agree(slow: Slow) -> None:
     full = np.array([parsed.matches(*exchange) for exchange in exchanges])
     assert (full == expected).all(), (slow.text, np.flatnonzero(full != expected))
     for form in (table, encoded):
-        true, false, open_ = parsed.table_verdict(form)
+        true, false, open_ = table_verdict(parsed, form)
         assert (true.astype(int) + false + open_ == 1).all()
         assert expected[true].all(), slow.text
         assert not expected[false].any(), slow.text
         assert parsed.needs_bodies or not open_.any(), slow.text
-    assert [len(part) for part in parsed.table_verdict(empty)] == [0, 0, 0]
+    assert [len(part) for part in table_verdict(parsed, empty)] == [0, 0, 0]
     assert parse(str(parsed)) == parsed
-    for test in parsed.integer_tests():
-        if test.column == "status":
-            continue
-        for exchange, right in zip(exchanges, expected, strict=True):
-            value = exchange[0][test.column]
-            value = values.micros(value) if test.column.endswith("_time") and value is not None else value
-            assert not right or value is not None
-            if right and isinstance(test.value, tuple):
-                assert value in test.value
-            elif right:
-                assert COMPARE[test.operator](value, test.value)
     if parsed.apis is not None:
         assert {
             exchange[0]["api_key"] for exchange, right in zip(exchanges, expected, strict=True) if right
@@ -1079,12 +1044,11 @@ def test_rows_of_integers_say_what_the_table_says(sample: str) -> None:
     decided = 0
     for expression in COLUMNS_ONLY:
         parsed = parse(expression)
-        true = parsed.table_verdict(table)[0]
+        true = table_verdict(parsed, table)[0]
         verdict = parsed.rows_verdict(rows)
         assert not (verdict[0] & ~true).any(), expression
         # What is open in the table (a body is needed) is open or decided the same way here.
         assert not (verdict[1] & true).any(), expression
-        assert (parsed.rows_mask(rows) >= true).all()
         if not parsed.needs_bodies:
             decided += bool((verdict[0] | verdict[1]).all())
     assert decided >= len(COLUMNS_ONLY) - 9
@@ -1107,13 +1071,13 @@ def test_a_topic_known_by_its_id_alone_stays_open() -> None:
     verdict = parsed.rows_verdict(rows, name)
     assert (verdict[0] ^ verdict[1]).all()
     assert verdict[0][by_id].all()
-    assert (parsed.table_verdict(table, name)[0] == verdict[0]).all()
-    assert not parsed.table_verdict(table)[0][by_id].all()
+    assert (table_verdict(parsed, table, name)[0] == verdict[0]).all()
+    assert not table_verdict(parsed, table)[0][by_id].all()
 
 
 def test_no_rows() -> None:
     for expression in COLUMNS_ONLY:
-        assert parse(expression).rows_mask(no_exchanges(Names("c"))).shape == (0,)
+        assert [part.shape for part in parse(expression).rows_verdict(no_exchanges(Names("c")))] == [(0,), (0,)]
 
 
 def test_the_module_offers_what_it_says() -> None:
@@ -1137,12 +1101,12 @@ def test_columns_spare_most_bodies_and_never_one_too_many() -> None:
         "response.responses.partitions.errorCode > 99 or response.responses.partitions.errorCode == 6",
         "response.responses.topic == a",
     ):
-        true, false, unsure = parse(expression).table_verdict(table)
+        true, false, unsure = table_verdict(parse(expression), table)
         assert not true.any()
         assert unsure.tolist() == [True, False, False, True, False]
         assert false.tolist() == [False, True, True, False, True]
     for expression in ("response.responses.partitions.errorCode >= 0", "response.responses.partitions is not null"):
-        assert parse(expression).table_verdict(table)[2].tolist() == [True, True, True, True, False]
+        assert table_verdict(parse(expression), table)[2].tolist() == [True, True, True, True, False]
 
 
 def test_a_latency_below_nothing_is_none() -> None:

@@ -10,7 +10,7 @@ import gzip
 import json
 import shutil
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import pytest
 
 from kwire import analyzer
 from kwire.analyzer.cli import parser
+from kwire.analyzer.messages.exchange import Exchange
 from kwire.reports.view import record_list
 from kwire.reports.view.bodies import MessageReader
 from tests.analyzer.payloads.golden_payloads import golden, golden_capture, write_capture, write_schemas
@@ -82,9 +83,14 @@ def test_a_window_of_records_reads_a_compressed_capture_once(
     (capture,) = capture_files(SAMPLES / "txn-librdkafka-4.3")
     path = tmp_path / f"capture.{ending}"
     path.write_bytes(capture.read_bytes() if ending == "pcap" else gzip.compress(capture.read_bytes()))
-    passes = []
+    passes: list[str] = []
     whole = MessageReader._exchanges
-    monkeypatch.setattr(MessageReader, "_exchanges", lambda *args, **how: passes.append(args) or whole(*args, **how))
+
+    def counted(reader: MessageReader, arguments: Sequence[str], text: str, bodies: bool) -> Iterator[Exchange]:
+        passes.append(text)
+        return whole(reader, arguments, text, bodies)
+
+    monkeypatch.setattr(MessageReader, "_exchanges", counted)
     with contextlib.ExitStack() as stack:
         asking = Asking(viewed(stack, path))
         for _ in range(2):
