@@ -248,7 +248,10 @@ def cost(path: Path, door: str) -> Cost:
         printed = errors.read()
     seconds, peak = usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
     codes = (*CODES, ENDED) if words[0] == "view" else CODES
-    wrong = "traceback" if b"Traceback" in printed else f"exit code {code}" if code not in codes else answers
+    ends_with = printed.decode(errors="replace").strip().rpartition("\n")[2]
+    wrong = (
+        f"traceback ({ends_with})" if b"Traceback" in printed else f"exit code {code}" if code not in codes else answers
+    )
     if code == REFUSED and wrong == answers:  # by `view`, when it had read the file, after the first question
         wrong = ""
     if b"\x1b" in printed.replace(b"\x1b[K", b""):
