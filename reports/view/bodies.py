@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from kwire.analyzer.messages.record_payloads import RecordPayloads
     from kwire.analyzer.payloads.options import PayloadOptions
 
+MOST_NAMED: Final = 200
+"""Exchanges that one filter names; filters have 65,536 characters at most."""
+
 WINDOW: Final = 2 << 20
 """Bytes of a capture that are read at a time for messages up to this size."""
 
@@ -178,11 +181,12 @@ class MessageReader:
         )
 
     def look_at_all(self, keys: Sequence[Key]) -> Iterator[tuple[Key, ExchangeMessages]]:
-        """Read the messages of several exchanges, each capture at most once, in any order. Left out are those that are
-        not there, those that depend on others, and those in a table, which is quick: `look` reads them."""
+        """Read the messages of several exchanges, `MOST_NAMED` in a pass over their capture, in any order. Left out are
+        those that are not there, those that depend on others, and those in a table, which is quick: `look` reads
+        them."""
         if self._stored or self._captures is None:
             return
-        far: dict[str, dict[Key, dict[str, Any]]] = {}
+        far: dict[str, list[tuple[Key, dict[str, Any]]]] = {}
         for key in keys:
             check_cancelled()
             row = self._tables.row(self._tables.require_row(key))
@@ -192,15 +196,21 @@ class MessageReader:
             if near is not None:
                 yield key, near
             else:
-                far.setdefault(key[0], {})[key] = row
-        for capture, rows in far.items():
-            text = " or ".join(f"({_filter_for(key)})" for key in rows)
-            for candidate in self._exchanges(self._captures.point(capture), text, bodies=True):
-                key = (capture, *(candidate.row[name] for name in ("connection", "exchange", "reply")))
-                if key in rows:
-                    sides = candidate.request_message, candidate.response_message
-                    exchange = Exchange(rows[key], *sides, None, self._name, _group=candidate._group)
-                    yield key, ExchangeMessages(exchange, f"{_file_names(rows[key]) or 'the capture'}, read again")
+                far.setdefault(key[0], []).append((key, row))
+        for capture, every in far.items():
+            for start in range(0, len(every), MOST_NAMED):
+                yield from self._pass_for(capture, dict(every[start : start + MOST_NAMED]))
+
+    def _pass_for(self, capture: str, rows: dict[Key, dict[str, Any]]) -> Iterator[tuple[Key, ExchangeMessages]]:
+        """Read a capture for a few exchanges of it."""
+        assert self._captures is not None
+        text = " or ".join(f"({_filter_for(key)})" for key in rows)
+        for candidate in self._exchanges(self._captures.point(capture), text, bodies=True):
+            key = (capture, *(candidate.row[name] for name in ("connection", "exchange", "reply")))
+            if key in rows:
+                sides = candidate.request_message, candidate.response_message
+                exchange = Exchange(rows[key], *sides, None, self._name, _group=candidate._group)
+                yield key, ExchangeMessages(exchange, f"{_file_names(rows[key]) or 'the capture'}, read again")
 
     def _nearby(self, arguments: Sequence[str], row: dict[str, Any]) -> ExchangeMessages | None:
         """Read an exchange without the rest of its capture; None if that is impossible, as in a compressed file."""
