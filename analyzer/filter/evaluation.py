@@ -1,10 +1,10 @@
-"""Filters of exchanges: parse an expression, and evaluate it on rows, tables or single exchanges.
+"""Filters of exchanges: parse an expression, and evaluate it on rows, columns or single exchanges.
 
 In: an expression such as `api == Produce and latency > 100ms and topic ~ "^orders"` (the language: `FILTER.md`). Out: a
 frozen `Filter`, which can be evaluated at three costs:
 
     rows_verdict(exchanges)   rows of integers, before tables are built from them
-    table_verdict(table)      an Arrow table of exchanges
+    verdict(source)           columns of exchanges
     matches(row, ...)         one exchange with its decoded bodies and records
 
 The first two tell of each row: certainly matches, certainly does not, or undecided until the bodies are decoded. Rules:
