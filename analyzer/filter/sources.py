@@ -1,6 +1,6 @@
-"""Columns that filters are evaluated on: of rows of integers, of Arrow tables, of API keys.
+"""Columns that filters are evaluated on: of rows of integers, of API keys.
 
-In: `Exchanges`, a table of exchanges, or the keys of APIs. Out: `ExchangeColumns`: columns of integers, of text as
+In: `Exchanges`, or the keys of APIs. Out: `ExchangeColumns`: columns of integers, of text as
 codes and of lists by name, as in `kwire.analyzer.frame`: the smallest number of an array's type is null, and code -1.
 """
 
