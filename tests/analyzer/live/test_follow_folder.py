@@ -151,7 +151,8 @@ def test_a_snapshot_that_is_damaged_is_told_at_once(ring: Path, parts: list[Path
     follower(ring).step()
     [snapshot] = (ring.parent / "data").glob("*.snapshot")
     assert stat.S_IMODE(snapshot.stat().st_mode) == 0o600
-    snapshot.write_bytes(snapshot.read_bytes()[:-1] + b"?")
+    whole = snapshot.read_bytes()
+    snapshot.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     with pytest.raises(CheckpointError):
         follower(ring)
     snapshot.unlink()
