@@ -152,30 +152,14 @@ class MessageReader:
         """Read the capture up to the exchange, and earlier messages of its group: they tell the format of
         assignments."""
         assert self._captures is not None
-        capture, connection, exchange, reply = key
+        near = self._nearby(self._captures.point(key[0]), row)
+        if near is not None:
+            return near
         text = _filter_for(key)
         if row["api_key"] in embedded.GROUP_APIS and row["group_id"] is not None:
             text = f"({text}) or (api in (JoinGroup, SyncGroup) and group == {quoted(row['group_id'])})"
-        arguments = self._captures.point(capture)
-        names = _file_names(row)
-        near = self._nearby(arguments, row)
-        if near is not None:
-            return near
-        for candidate in self._exchanges(arguments, text, bodies=True):
-            if (candidate.row["connection"], candidate.row["exchange"], candidate.row["reply"]) == (
-                connection,
-                exchange,
-                reply,
-            ):
-                result = Exchange(
-                    row,
-                    candidate.request_message,
-                    candidate.response_message,
-                    None,
-                    self._name,
-                    _group=candidate._group,
-                )
-                return ExchangeMessages(result, f"{names or 'the capture'}, read again")
+        for _, messages in self._chosen(key[0], text, {key: row}):
+            return messages
         raise BadRequestError(
             "the capture does not contain this exchange any more", "if the file was changed, analyse it again"
         )
@@ -199,12 +183,14 @@ class MessageReader:
                 far.setdefault(key[0], []).append((key, row))
         for capture, every in far.items():
             for start in range(0, len(every), MOST_NAMED):
-                yield from self._pass_for(capture, dict(every[start : start + MOST_NAMED]))
+                rows = dict(every[start : start + MOST_NAMED])
+                yield from self._chosen(capture, " or ".join(f"({_filter_for(key)})" for key in rows), rows)
 
-    def _pass_for(self, capture: str, rows: dict[Key, dict[str, Any]]) -> Iterator[tuple[Key, ExchangeMessages]]:
-        """Read a capture for a few exchanges of it."""
+    def _chosen(
+        self, capture: str, text: str, rows: dict[Key, dict[str, Any]]
+    ) -> Iterator[tuple[Key, ExchangeMessages]]:
+        """Read the exchanges of `rows` that a filter chooses."""
         assert self._captures is not None
-        text = " or ".join(f"({_filter_for(key)})" for key in rows)
         for candidate in self._exchanges(self._captures.point(capture), text, bodies=True):
             key = (capture, *(candidate.row[name] for name in ("connection", "exchange", "reply")))
             if key in rows:

@@ -61,10 +61,11 @@ class Messages:
     def of(self, key: Key) -> ExchangeMessages:
         """Get the messages of an exchange. Raises BadRequestError if that is impossible."""
         with self._lock:  # the page requests both sides at once: the second waits for the first
-            messages = self._ahead.get(key) or self._cache.get(key)
+            if key in self._ahead:
+                return self._ahead[key]
+            messages = self._cache.get(key)
             if messages is not None:
-                if key in self._cache:
-                    self._cache.move_to_end(key)
+                self._cache.move_to_end(key)
                 return messages
             row = self._tables.require_row(key)
             messages = self._cache[key] = self.reader().look(key, self._tables.row(row))
