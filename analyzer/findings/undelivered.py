@@ -25,6 +25,9 @@ from kwire.analyzer.frame.grouping import split
 
 _ABSENT: Final = np.iinfo(np.int32).min
 
+_ACCIDENT: Final = 0.01
+"""How likely an accident may be, for a path, that looks as if nothing arrived any more."""
+
 _MAYBE_ONE_SEGMENT: Final = 1_400
 """Payload bytes of a segment of which nothing is known but that it was lost: what the usual paths carry."""
 
@@ -142,15 +145,52 @@ def _concerned(capture: CaptureFrame, every: np.ndarray, to_broker: bool, sends:
     """Exchanges of a connection whose request, or answer, is among its last `amount` bytes."""
     exchanges = capture.exchanges
     waits = exchanges.status[every] != ANSWERED
+    waiting = every[waits & (exchanges.exchange[every] != _ABSENT)]
     if not sends:  # these bytes were not captured: who waits, waits for them
-        return every[waits & (exchanges.exchange[every] != _ABSENT)] if not to_broker else every[:0]
+        return every[:0] if to_broker else waiting
     ordinal = exchanges.exchange if to_broker else exchanges.reply
     sizes = capture.column("request_bytes" if to_broker else "response_bytes")
-    every = every[waits] if to_broker else every
+    chosen = every[:0]
+    if to_broker:
+        every = every[waits]
+    elif len(every) and len(waiting):  # an answer of which only the first bytes were sent: of who waits longest
+        begun = int(capture.link_numbers("incomplete_bytes")[exchanges.link[every[0]]])
+        chosen = waiting[exchanges.exchange[waiting].argmin() :][: begun > 0]
+        amount -= begun
     every = every[ordinal[every] != _ABSENT]
     every = every[np.argsort(-ordinal[every], kind="stable")]
     before = np.cumsum(np.maximum(sizes[every], 0)) - np.maximum(sizes[every], 0)
-    return np.sort(every[before < amount])
+    return np.sort(np.concatenate((chosen, every[before < amount])))
+
+
+@once
+def _fewest_sends(capture: CaptureFrame) -> dict[bool, np.ndarray]:
+    """int64[links], by whether to the broker: how often a segment must be sent in vain there before this is no accident
+    of single packets, by the share of packets between the two hosts that TCP sent again and that arrived then. 0: none
+    were."""
+    links = len(capture.links)
+    again = np.where(capture.doubled, 0, capture.link_numbers("retransmissions"))
+    for toward in ("broker", "client"):
+        copies = np.maximum(capture.link_numbers(f"unacknowledged_sends_to_{toward}") - 1, 0)
+        bytes_ = capture.link_numbers(f"unacknowledged_bytes_to_{toward}")
+        bytes_ = bytes_ + capture.link_numbers(f"sacked_bytes_to_{toward}")
+        segments = -(-bytes_ // np.maximum(capture.link_numbers(f"unacknowledged_segment_to_{toward}"), 1))
+        again = again - np.where(copies > 0, copies * segments + 1, 0)  # 1: a probe of the last segment (RFC 8985)
+    codes, _ = capture.table("connections").text("client_ip")
+    host = np.full(links, -1, np.int64)
+    host[: len(codes)] = codes
+    path = np.unique(host << 32 | capture.broker_of, return_inverse=True)[1] if links else host
+    again = np.bincount(path, np.maximum(again, 0))[path]
+    fewest = {}
+    for to_broker, side in ((True, "client"), (False, "broker")):
+        # Of packets that carry nothing none is sent again.
+        full = np.maximum(capture.link_numbers("requests"), capture.link_numbers(f"{side}_bytes") // _MAYBE_ONE_SEGMENT)
+        sent = np.minimum(full, capture.link_numbers(f"{side}_packets"))
+        sent = np.maximum(np.bincount(path, sent)[path], 1)
+        lost = np.clip(again / sent, 1e-9, 0.9)
+        sends = np.ceil(np.log(_ACCIDENT / sent) / np.log(lost))
+        fewest[to_broker] = np.where(again > 0, sends, 0).astype(np.int64)
+    return fewest
 
 
 def _judged(capture: CaptureFrame, stall: StalledDirection, every: np.ndarray, at: Limits) -> StalledDirection | None:
@@ -170,8 +210,8 @@ def _judged(capture: CaptureFrame, stall: StalledDirection, every: np.ndarray, a
         active += [int(moments.max())] if len(moments) else []
     silence = int(capture.link_numbers("longest_silence_us")[link])
     idle = max(0, min(begun - max(active), silence))
-    closed = capture.closed[link] != "open"
-    certain = stall.sends >= at.sends or (closed and stall.sends >= at.sends - 1)
+    fewest = at.sends - (capture.closed[link] != "open")
+    certain = stall.sends >= max(fewest, _fewest_sends(capture)[stall.to_broker][link])
     certain |= not stall.sends and stall.until - begun >= at.hole_s * SECOND
     stall = replace(stall, begun=begun, idle=idle, certain=bool(certain))
     if not certain and stall.sends == 1:
@@ -233,10 +273,12 @@ def _explained(
     capture: CaptureFrame, pair: _Pair, group: list[StalledDirection], at: Limits
 ) -> Iterator[StalledDirection]:
     """Stalls of one client and broker with their causes."""
-    least = min((_lost_segment(stall) for stall in group if stall.why is not Why.RESET), default=0)
-    large = least >= at.large_bytes and bool((pair.sizes > 0).any()) and not bool((pair.sizes >= least).any())
-    many = sum(stall.why is not Why.RESET for stall in group) > 1
+    path = [stall for stall in group if stall.why is not Why.RESET]
+    least = min((_lost_segment(stall) for stall in path if stall.certain), default=0)
+    above_passed = least >= at.large_bytes and bool((pair.sizes > 0).any()) and not bool((pair.sizes >= least).any())
+    many = len(path) > 1 and all(_lost_segment(stall) >= least for stall in path)
     for stall in group:
+        large = above_passed and _lost_segment(stall) >= least
         if stall.why is Why.RESET:
             yield stall
         elif large and stall.behind:
@@ -261,13 +303,14 @@ def _lost_segment(stall: StalledDirection) -> int:
     "1 Produce request of orders (10.0.0.1) to 10.0.0.2:9092 was never acknowledged by TCP, though sent 9 times: the "
     "broker never had it; the connection had been idle for 4 min 5 s.",
     why="A receiver acknowledges what it has, within 0.5 s. Linux sends again after 0.2, 0.4 and 0.8 s: four times in "
-    "vain is no accident of single packets. A hole before bytes that arrived is filled after one such time. "
+    "vain is no accident of single packets where few are lost; where many are, it must have been sent so often that "
+    "not one path in a hundred shows it. A hole before bytes that arrived is filled after one such time. "
     "Middleboxes forget connections that were idle for minutes (Azure 4, AWS 350 s, firewalls from seconds on), but "
     "never for less than others survived; 500 bytes pass everywhere.",
-    suppressed_when="It was sent fewer than four times (three where the connection ended), or the hole was there for "
-    "less than 2 s; a reset came instead of an acknowledgement and the connection had not been idle for 30 s "
-    "(connection-reset); the broker went away (broker-lost); nobody acknowledges in the capture at all, and not "
-    "just one segment was sent again and again.",
+    suppressed_when="It was sent fewer than four times (three where the connection ended; six where a tenth of 1,000 "
+    "packets is lost), or the hole was there for less than 2 s; a reset came instead of an acknowledgement and the "
+    "connection had not been idle for 30 s (connection-reset); the broker went away (broker-lost); nobody "
+    "acknowledges in the capture at all, and not just one segment was sent again and again.",
     advice="Look at the path between the two: firewall, route, tunnel. A capture at the other end shows whether the "
     "packets arrive there.",
     evidence="reports of an idle drop and of an MTU black hole, an incident of each; net-lossy-4.3, which repairs "

@@ -51,6 +51,11 @@ def several_copies(traffic: Traffic, wrong: bool) -> None:
     lost(traffic, sends=4, duplicates=12 if wrong else 10, client_packets=12, broker_packets=12, retransmissions=3)
 
 
+@case("request-undelivered", "not of one of many packets that are lost")
+def lossy_path(traffic: Traffic, wrong: bool) -> None:
+    lost(traffic, sends=6 if wrong else 5, client_packets=1000, requests=1000, retransmissions=120)
+
+
 @case("connect-failed", "not where the other family lets it in when the capture is over")
 def other_family_at_the_end(traffic: Traffic, wrong: bool) -> None:
     other_family(traffic, False)

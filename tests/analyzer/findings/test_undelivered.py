@@ -202,6 +202,22 @@ def test_large_answers_alone_are_lost(tmp_path: Path) -> None:
         assert "MTU" in (finding.cause or "")
 
 
+def test_of_an_answer_that_large_segments_begin_the_client_has_those_before(tmp_path: Path) -> None:
+    """The broker sends what fits into its window; at the end a small answer is on its way again too."""
+    wires = [talk(port, at=5 * port) for port in (1, 2)]
+    for begun, wire in zip((6, 11), wires, strict=True):
+        wire.send(TO_BROKER, begun, fetch(9))
+        wire.ack(TO_BROKER, begun + 0.0001)
+        resent(wire, TO_CLIENT, begun + 0.01, fetch_answer(9, bytes(20_000))[:2896])
+    small = talk(3, at=17)
+    small.send(TO_BROKER, 18, produce(9))
+    small.ack(TO_BROKER, 18.0001)
+    resent(small, TO_CLIENT, 18.01, produce_answer(9), times=2)
+    finding = only(findings_of(tmp_path, *wires, small))
+    assert finding.text.startswith("2 Fetch answers "), finding.text
+    assert "MTU" in (finding.cause or ""), finding.cause
+
+
 def test_answers_that_nobody_acknowledges(tmp_path: Path) -> None:
     wire = talk()
     wire.send(TO_BROKER, 1, produce(9))
