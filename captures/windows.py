@@ -19,13 +19,16 @@ WINDOW_BYTES = 8 << 20
 """Bytes read at a time: 4 to 16 MiB scan equally fast; less pays the fixed price of a window too often, more falls out
 of the cache and costs page faults."""
 
-LARGE_BYTES = 32 << 20
-"""The same of a large capture, unless so many hold much (`WindowSize`): a fifth less time than of 16 MiB where messages
-are large, a tenth where they are small."""
+USUAL_BYTES = 16 << 20
+"""The same of an ordinary capture, unless windows hold much (`WindowSize`): a tenth less time where messages are
+large."""
 
-MOST_HELD = 450_000
-"""Packets, and rows made of them, that such a window is to hold at most: a hundred megabytes of memory until all have
-become tables."""
+LARGE_BYTES = 32 << 20
+"""The same of a large capture: another tenth."""
+
+MOST_HELD = 9_400
+"""Packets, and rows made of them, that a window larger than `WINDOW_BYTES` is to hold in a MiB at most: each takes some
+250 bytes until all have become tables, and where messages are small large windows save no time."""
 
 MOST_ROWS = 1 << 18
 """Packets of such a window: what has no room comes with the next one, before it is known that windows hold much now."""
@@ -173,29 +176,32 @@ class _Usual(NamedTuple):
 
 
 class WindowSize:
-    """How large a capture's windows are to be: `large` (0: always `least`), but `least` for a while after one that held
-    too much. Each has a price of its own, milliseconds of Python, in which large messages would be decoded by the
+    """How large a capture's windows are to be, in bytes: `large`, but `least` at first, and for a while after one that
+    held too much. Each has a price of its own, milliseconds of Python, in which large messages would be decoded by the
     dozen."""
 
     def __init__(self, least: int, large: int) -> None:
-        self._least = least
-        self.size = self._large = large or least
-        self._count = self._held = 0
+        self._least, self._large = least, large
+        self.size = least
+        self._until = self._bytes = 0  # bytes after which they may be large, and those so far
+        self._held = 0.0  # the most in a byte since
 
     def after(self, held: int) -> bool:
         """A window held so many packets and rows; whether `size`, of windows to come, is another now."""
-        self._count += 1
-        self._held = max(self._held, held)
+        self._bytes += self.size
+        self._held = max(self._held, held / self.size)
+        too_much = self._held > MOST_HELD / (1 << 20)
         size = self.size
-        if size == self._large:
-            size = self._least if held > MOST_HELD else self._large
-        elif self._count * size >= LESS_FOR:
-            size = self._large if self._held * self._large <= MOST_HELD * self._least else self._least
-            self._count = self._held = 0
-        if size == self.size:
+        if size > self._least and too_much:
+            size, self._until = self._least, LESS_FOR
+        elif self._bytes >= self._until:
+            size = self._least if too_much else self._large
+            self._until = LESS_FOR
+        else:
             return False
-        self.size, self._count, self._held = size, 0, 0
-        return True
+        changed, self.size = size != self.size, size
+        self._bytes, self._held = 0, 0.0
+        return changed
 
 
 class Windows:

@@ -74,6 +74,7 @@ from kwire.analyzer.bulk.rows import Exchanges, Window
 from kwire.analyzer.dataset import tables
 from kwire.analyzer.frame import arrow
 from kwire.analyzer.frame.log import Log
+from kwire.analyzer.frame.numbered_keys import NumberedKeys
 from kwire.analyzer.protocol import api_keys as apis
 from kwire.analyzer.records import batches
 from kwire.captures.kernels import NULL
@@ -106,8 +107,9 @@ class Journeys:
     _labels      int64[L_COLUMNS, n] a window: of the batches of answers that held several
     _gappy       int64[G_COLUMNS, n] a window: answers that lacked offsets
     _ranges      int64[2, origins]: the first offset that a reader asked for, and the last, or that it has passed
-    _numbers     numbers of origins, by numbers (as bytes: a third of a tuple's memory) that mean something while
-                 `_strings` are those of `Names`
+    _heads       numbers of what origins have beside a partition, by numbers (as bytes: a third of a tuple's memory)
+                 that mean something while `_strings` are those of `Names`
+    _numbers     keys: the number of a head in the upper half, the partition in the lower; _origin_of: their origins
     groups       groups of each client (id and address), before `tables` is called
     given_up     batches that became rows before all their readers had passed them
     """
@@ -121,14 +123,20 @@ class Journeys:
     _gappy: list[np.ndarray] = field(default_factory=list)
     _transactions: Log = field(default_factory=lambda: Log(TRANSACTION_COLUMNS, ("transaction",)))
     _ranges: np.ndarray = field(default_factory=lambda: np.zeros((2, 0), np.int64))
-    _numbers: dict[bytes, int] = field(default_factory=dict)
+    _heads: dict[bytes, int] = field(default_factory=dict)
+    _numbers: NumberedKeys = field(default_factory=NumberedKeys)
+    _origin_of: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     _strings: list[str] | None = None
     groups: Mapping[tuple[str | None, str | None], Sequence[str]] = field(default_factory=dict)
     given_up: int = 0
 
     def __getstate__(self) -> tuple[None, dict[str, object]]:
         state = {name: getattr(self, name) for name in self.__slots__}
-        return None, state | {"_numbers": {}, "_strings": None}
+        return None, state | self._nothing_numbered()
+
+    @staticmethod
+    def _nothing_numbered(strings: list[str] | None = None) -> dict[str, object]:
+        return {"_heads": {}, "_numbers": NumberedKeys(), "_origin_of": np.zeros(0, np.int64), "_strings": strings}
 
     def take(self, window: Window, control: Sequence[ControlExchange] = ()) -> None:
         every = window.every
@@ -436,21 +444,29 @@ class Journeys:
         connections."""
         names = every.names
         if self._strings is not names.strings:  # other strings have the numbers
-            self._strings, self._numbers = names.strings, {}
-        rows_of_keys = np.concatenate([np.array([serials], np.int64), values]).T.tobytes()
-        width = 8 * (1 + len(values))
-        keys = [rows_of_keys[start : start + width] for start in range(0, len(rows_of_keys), width)]
-        fresh = [position for position, key in enumerate(keys) if key not in self._numbers]
-        if fresh:
-            behind = len(self._origins)
-            for position in fresh:
-                self._numbers[keys[position]] = behind
-                behind += 1
+            for name, value in self._nothing_numbered(names.strings).items():
+                setattr(self, name, value)
+        partition = values[_PARTITION]
+        heads = np.concatenate([np.array([serials], np.int64), np.delete(values, _PARTITION, axis=0)])
+        first, which = few_combinations([*heads])
+        rows_of_heads, width = heads[:, first].T.tobytes(), 8 * len(heads)
+        given = [
+            self._heads.setdefault(rows_of_heads[start : start + width], len(self._heads))
+            for start in range(0, len(rows_of_heads), width)
+        ]
+        known = len(self._numbers)
+        number = self._numbers.numbers(np.array(given, np.int64)[which] << 32 | partition & 0xFFFFFFFF)
+        fresh = np.flatnonzero(number >= known)
+        if len(fresh):
+            fresh = fresh[np.argsort(number[fresh])]
+            behind = np.arange(len(self._origins), len(self._origins) + len(fresh))
+            self._origin_of = np.concatenate([self._origin_of, behind])
             rows = dict(zip(_IN_WINDOW, values[:, fresh], strict=True))
             ips = [names.ends[number][0] for number in rows["connection"].tolist()]
-            rows |= {"ip": np.array(ips, np.int64), "serial": np.array([serials[i] for i in fresh], np.int64)}
+            rows |= {"ip": np.array(ips, np.int64), "serial": np.array(serials, np.int64)[fresh]}
             self._origins.append(rows, names.strings, names.connections)
-        return np.array([self._numbers[key] for key in keys], np.int64)
+        origin: np.ndarray = self._origin_of[number]
+        return origin
 
     def _passed(self, origin: np.ndarray, which: np.ndarray, low: np.ndarray, high: np.ndarray) -> None:
         """Note the least and the largest offset that readers asked for or passed, NULL where a fetch says none."""
@@ -473,7 +489,7 @@ class Journeys:
 
 _IN_WINDOW: Final = ("kind", "connection", "client", "topic", "topic_id", "partition", "name", "node", "transaction")
 """Columns of origins that a window's numbers tell apart."""
-_CONNECTION: Final = _IN_WINDOW.index("connection")
+_CONNECTION, _PARTITION = _IN_WINDOW.index("connection"), _IN_WINDOW.index("partition")
 
 
 _H_ROW, _H_BEGIN, _H_END, _H_LABEL, _H_COLUMNS = range(5)

@@ -13,13 +13,14 @@ from typing import Final
 
 import numpy as np
 
-from kwire.analyzer.analysis.combinations import combinations
+from kwire.analyzer.analysis.combinations import combinations, few_combinations
 from kwire.analyzer.analysis.event_columns import EVENT_COLUMNS, event_columns
 from kwire.analyzer.bulk import row_groups
 from kwire.analyzer.bulk import state as s
 from kwire.analyzer.bulk.rows import Exchanges, Window
 from kwire.analyzer.frame import arrow
 from kwire.analyzer.frame.log import Columns
+from kwire.analyzer.frame.numbered_keys import NumberedKeys
 from kwire.analyzer.protocol import api_keys as apis
 from kwire.analyzer.protocol import errors as kafka_errors
 from kwire.captures.kernels import NULL
@@ -59,12 +60,15 @@ class Positions:
     _at        int64[n], by `_keys` int64[n] in order: connection and place. A place is a topic (a number of strings),
                or else a topic id, and a partition
     _clients   int64[connections]: the client id (a number of strings) of each connection
+    _places    keys: the number of a topic in the upper half, the partition in the lower
+    _topics    numbers of topics, by their names and ids
     """
 
     _keys: np.ndarray = field(default_factory=_none)
     _at: np.ndarray = field(default_factory=_none)
     _clients: np.ndarray = field(default_factory=_none)
-    _places: dict[tuple[int, int, int], int] = field(default_factory=dict)
+    _places: NumberedKeys = field(default_factory=NumberedKeys)
+    _topics: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def named(self) -> np.ndarray:
         """Return int64[n]: the numbers of strings in use. A place without readers may become another, as its strings
@@ -120,22 +124,20 @@ class Positions:
             self._clients = grown
         self._clients[connections] = clients
 
-    def _numbers(self, *columns: np.ndarray) -> np.ndarray:
-        """int64[n]: the numbers of places; columns: topic, topic id, partition."""
-        first, which = row_groups.numbered(*columns)
+    def _numbers(self, topic: np.ndarray, topic_id: np.ndarray, partition: np.ndarray) -> np.ndarray:
+        """int64[n]: the numbers of places."""
+        first, which = few_combinations((topic, topic_id))
         given = [
-            self._places.setdefault(place, len(self._places))
-            for place in zip(*(column[first].tolist() for column in columns), strict=True)
+            self._topics.setdefault(names, len(self._topics))
+            for names in zip(topic[first].tolist(), topic_id[first].tolist(), strict=True)
         ]
-        numbers: np.ndarray = np.array(given, np.int64)[which]
-        return numbers
+        return self._places.numbers(np.array(given, np.int64)[which] << 32 | partition & 0xFFFFFFFF)
 
     def _places_of(self, numbers: np.ndarray) -> np.ndarray:
         """int64[n, 3]: topic, topic id and partition of places, by their numbers."""
-        used, known = arrow.distinct(numbers), [*self._places]
-        few = np.array([known[number] for number in used.tolist()], np.int64).reshape(-1, 3)
-        columns: np.ndarray = few[np.searchsorted(used, numbers)]
-        return columns
+        keys = self._places.keys[numbers]
+        topics = np.array([*self._topics], np.int64).reshape(-1, 2)
+        return np.column_stack([topics[keys >> 32], keys.astype(np.int32)])
 
     def _looked_up(self, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return (offset of each key, NULL: none; its index in `_keys`, -1: none)."""
@@ -199,10 +201,11 @@ class Positions:
         self._keys, self._at = self._keys[reading], self._at[reading]
         if len(self._places) > 2 * len(self._keys) + _FEW_PLACES:
             own_places = self._keys & _PLACE
-            used = arrow.distinct(own_places)
-            places = [*self._places]
-            self._places = {places[number]: new for new, number in enumerate(used.tolist())}
-            self._keys = self._keys - own_places + np.searchsorted(used, own_places)  # in order as before
+            places = self._places_of(own_places)
+            self._places, self._topics = NumberedKeys(), {}
+            self._keys += (self._numbers(*places.T) if len(places) else own_places) - own_places
+            order = np.argsort(self._keys)
+            self._keys, self._at = self._keys[order], self._at[order]
 
 
 def _listed(every: Exchanges, wanted: np.ndarray) -> Columns:

@@ -7,28 +7,29 @@ message with it; partitions beyond `MAX_KNOWN` are not remembered, and exchanges
 
 from __future__ import annotations
 
-import itertools
-import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
+from kwire.analyzer.analysis.combinations import combinations
 from kwire.analyzer.bulk import purgatory as h
 from kwire.analyzer.bulk import state as s
 from kwire.analyzer.bulk.row_groups import steady
 from kwire.analyzer.bulk.rows import Names, Window
 from kwire.analyzer.dataset import tables
 from kwire.analyzer.frame import arrow
+from kwire.analyzer.frame.log import Log
+from kwire.analyzer.frame.numbered_keys import NumberedKeys
 
 MAX_KNOWN: Final = 1 << 17
 """Partitions whose ends are remembered: 450 bytes each. A broker that leads a tenth of it is a large one."""
 
-_PIECE: Final = 1 << 12
-"""Readers whose numbers are Python's at a time: all that last end at once where the capture ends."""
+_AT_ONCE: Final = 64
+"""Connections that end together where the capture ends."""
 
 _SEVERAL_BYTES: Final = 4 << 20
 _MAPPED_BYTES: Final = 32 << 20
@@ -39,41 +40,24 @@ _WENT_ON: Final = 2
 """Value of S_BEGUN: an earlier rotation has a row of the reader."""
 
 
-_NUMBERS: Final = struct.Struct("<10q")
-"""`ReaderNumbers`."""
+READER_NUMBERS: Final = {
+    "session_id": h.S_ID,
+    "partition": h.S_PARTITION,
+    "from": h.S_FROM_NS,
+    "to": h.S_TO_NS,
+    "first_offset": h.S_FIRST,
+    "last_offset": h.S_LAST,
+    "records": h.S_RECORDS,
+    "record_bytes": h.S_BYTES,
+    "begun": h.S_BEGUN,
+    "isolation_level": h.S_ISOLATION,
+}
+"""Numbers of a reader that is over, times in nanoseconds, `NULL` where there is none, and their columns of `gone`."""
+READER_TEXTS: Final = ("connection", "client_ip", "client_id", "topic", "topic_id")
 
 
-class Reader(NamedTuple):
-    """A row of `readers`, times in nanoseconds; topic and id as in messages.
-
-    Many wait for the capture's end, so numbers are packed (`_NUMBERS`): objects take three times as much.
-    """
-
-    connection: str
-    client_ip: str
-    client_id: str | None
-    topic: str | None
-    topic_id: str | None
-    packed: bytes
-
-    @property
-    def numbers(self) -> ReaderNumbers:
-        return ReaderNumbers(*_NUMBERS.unpack(self.packed))
-
-
-class ReaderNumbers(NamedTuple):
-    """The numbers in a row of `readers`, NULL where there is none."""
-
-    session_id: int
-    partition: int
-    from_ns: int
-    to_ns: int
-    first_offset: int
-    last_offset: int
-    records: int
-    record_bytes: int
-    begun: int
-    isolation_level: int
+def _no_readers() -> Log:
+    return Log((*READER_TEXTS, *READER_NUMBERS), READER_TEXTS)
 
 
 def _nothing_known() -> h.PurgatoryState:
@@ -91,10 +75,11 @@ def _nothing_known() -> h.PurgatoryState:
 
 
 class Sessions:
-    """Fetch sessions of a capture point, in progress; `over`: readers of those that have ended."""
+    """Fetch sessions of a capture point, in progress; `over`: readers of those that have ended (`READER_TEXTS`,
+    `READER_NUMBERS`)."""
 
     def __init__(self) -> None:
-        self.over: list[Reader] = []
+        self.over = _no_readers()
         self._partitions = _Partitions()
         self._know = _nothing_known()
         self._known = 0
@@ -131,19 +116,13 @@ class Sessions:
         else:
             for _, facts in self._partitions.new_facts(window):
                 facts()
-        ended = window.connections.number
-        if len(ended):
-            self._make_room(int(ended.max()) + 1, 0, 0)
-            h.end_sessions(np.ascontiguousarray(ended).copy(), self._know)
         self._take_over(window.names)
+        self._end(window.connections.number, window.names)
         return held
 
     def finish(self, names: Names) -> None:
         """The capture ends: what still lasts is over."""
-        open_ = np.flatnonzero(self._know.connections[:, 0] >= 0)
-        self._make_room(0, 0, 0)
-        h.end_sessions(open_, self._know)
-        self._take_over(names)
+        self._end(np.flatnonzero(self._know.connections[:, 0] >= 0), names)
         self._partitions, self._know = _Partitions(), _nothing_known()
 
     def onward(self) -> None:
@@ -159,7 +138,7 @@ class Sessions:
 
     def clear_over(self) -> None:
         """The readers that are over have become rows."""
-        self.over.clear()
+        self.over = _no_readers()
 
     def named(self) -> Iterator[np.ndarray]:
         """Numbers of strings that sessions go by from window to window."""
@@ -223,49 +202,34 @@ class Sessions:
             after[:used] = before[:used]
             self._know = self._know._replace(**{name: after})
 
+    def _end(self, connections: np.ndarray, names: Names) -> None:
+        """The sessions of some connections are over."""
+        for begin in range(0, len(connections), _AT_ONCE):
+            some = np.array(connections[begin : begin + _AT_ONCE])
+            self._make_room(int(some.max()) + 1, 0, 0)
+            h.end_sessions(some, self._know)
+            self._take_over(names)
+
     def _take_over(self, names: Names) -> None:
         """The readers that are over, with names, for the numbers of connections will be others'."""
-        count = int(self._know.v[h.V_GONE])
+        rows = self._know.gone[: int(self._know.v[h.V_GONE])]
         self._know.v[h.V_GONE] = 0
-        strings = names.strings
-
-        def text(number: int) -> str | None:
-            return None if number == s.NULL else strings[number]
-
-        pieces = (self._know.gone[at : min(at + _PIECE, count)].tolist() for at in range(0, count, _PIECE))
-        for row in itertools.chain.from_iterable(pieces):
-            if row[h.S_BEGUN] == _WENT_ON and row[h.S_TO_NS] <= row[h.S_FROM_NS]:
-                continue  # it fetched nothing in this rotation
-            connection = row[h.S_CONNECTION]
-            self.over.append(
-                Reader(
-                    names.connections[connection],
-                    strings[names.ends[connection][0]],
-                    text(row[h.S_CLIENT]),
-                    text(row[h.S_TOPIC]),
-                    text(row[h.S_TOPIC_ID]),
-                    _NUMBERS.pack(*(row[column] for column in _PACKED)),
-                )
-            )
-
-
-_PACKED: Final = (
-    h.S_ID,
-    h.S_PARTITION,
-    h.S_FROM_NS,
-    h.S_TO_NS,
-    h.S_FIRST,
-    h.S_LAST,
-    h.S_RECORDS,
-    h.S_BYTES,
-    h.S_BEGUN,
-    h.S_ISOLATION,
-)
-"""Columns of a reader in the order of `ReaderNumbers`."""
-
-
-def _value(number: int) -> int | None:
-    return None if number == s.NULL else number
+        # One that went on from an earlier rotation may have fetched nothing in this one.
+        rows = rows[(rows[:, h.S_BEGUN] != _WENT_ON) | (rows[:, h.S_TO_NS] > rows[:, h.S_FROM_NS])]
+        if not len(rows):
+            return
+        connection = rows[:, h.S_CONNECTION]
+        used = arrow.distinct(connection)
+        ips = np.array([names.ends[number][0] for number in used.tolist()], np.int64)
+        texts = {
+            "connection": connection,
+            "client_ip": ips[np.searchsorted(used, connection)],
+            "client_id": rows[:, h.S_CLIENT],
+            "topic": rows[:, h.S_TOPIC],
+            "topic_id": rows[:, h.S_TOPIC_ID],
+        }
+        numbers = {name: rows[:, column] for name, column in READER_NUMBERS.items()}
+        self.over.append({**texts, **numbers}, names.strings, names.connections)
 
 
 def _firsts(parts: np.ndarray, exchanges: int) -> np.ndarray:
@@ -274,81 +238,61 @@ def _firsts(parts: np.ndarray, exchanges: int) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(counts)])
 
 
+@dataclass(slots=True)
 class _Partitions:
-    """Numbers of partitions, by their topic's name or its id. `count` of them are known."""
+    """Numbers of partitions, by their topic's name or its id, for all that may be known at most.
 
-    def __init__(self) -> None:
-        self.count = 0
-        self._numbers: dict[tuple[int, int], int] = {}  # by topic and partition
-        self._topic: dict[int, int] = {}  # what a name or an id (numbers of strings) stands for: itself, or another
-        self._id_of: dict[int, int] = {}
-        self._pairs: set[tuple[int, int]] = set()
-        self._replica_counts: dict[int, int] = {}  # replicas, by name or id, and partition
-        self._replicas: dict[tuple[int, int], int] = {}
-        self._unput: list[tuple[int, int]] = []  # number and replicas
-        self._forget_places()
+    _known            keys: the number of a name or an id in the upper half, a partition in the lower
+    _topic            what a name or an id (numbers of strings) stands for: itself, or another
+    _id_of            the id of each name; _pairs: both, as messages had them
+    _replica_counts   replicas by name or id, and partition, as messages had them; _replicas: by key
+    _put, _unput      how many partitions `put_replicas` was told of; those whose replicas have changed since
+    """
 
-    def _forget_places(self) -> None:
-        """Empty the index of partitions: sorted keys (name or id, and partition, in one integer), and their numbers.
+    _known: NumberedKeys = field(default_factory=NumberedKeys)
+    _topic: dict[int, int] = field(default_factory=dict)
+    _id_of: dict[int, int] = field(default_factory=dict)
+    _pairs: set[tuple[int, int]] = field(default_factory=set)
+    _replica_counts: dict[int, int] = field(default_factory=dict)
+    _replicas: dict[int, int] = field(default_factory=dict)
+    _put: int = 0
+    _unput: list[int] = field(default_factory=list)
 
-        The latest keys stand apart, so that a new one is inserted among few.
-        """
-        self._keys = self._late_keys = np.zeros(0, np.int64)
-        self._values = self._late_values = np.zeros(0, np.int64)
+    @property
+    def count(self) -> int:
+        return len(self._known)
 
     def numbers(self, name: np.ndarray, partition: np.ndarray) -> np.ndarray:
         """The number of each partition, -1 of one too many. `name`: its topic's name or id."""
-        key = name << 32 | partition & 0xFFFFFFFF
-        numbers_found, missing = _looked_up(self._keys, self._values, key)
-        if not missing.any():
-            return numbers_found
-        late = key[missing]
-        numbers, unknown = _looked_up(self._late_keys, self._late_values, late)
-        if unknown.any():
-            fresh = arrow.distinct(late[unknown])
-            given = [self._number(key >> 32, key & 0xFFFFFFFF) for key in fresh.tolist()]
-            self._late_keys, self._late_values = _put(self._late_keys, self._late_values, fresh, np.array(given))
-            numbers, _ = _looked_up(self._late_keys, self._late_values, late)
-            if len(self._late_keys) > max(_LATE, len(self._keys) // _LATE):
-                self._settle()
-        numbers_found[missing] = numbers
-        return numbers_found
-
-    def _settle(self) -> None:
-        self._keys, self._values = _put(self._keys, self._values, self._late_keys, self._late_values)
-        self._late_keys, self._late_values = self._late_keys[:0], self._late_values[:0]
-
-    def _number(self, name: int, partition: int) -> int:
-        key = self._topic.get(name, name), partition
-        number = self._numbers.get(key)
-        if number is None:
-            if self.count >= MAX_KNOWN:
-                return -1
-            number = self._numbers[key] = self.count
-            self.count += 1
-            self._unput.append((number, self._replicas.get(key, s.NULL)))
-        return number
+        if self._topic:
+            named = arrow.distinct(name)
+            topics = np.array([self._topic.get(number, number) for number in named.tolist()], np.int64)
+            name = topics[np.searchsorted(named, name)]
+        return self._known.numbers(name << 32 | partition & 0xFFFFFFFF, MAX_KNOWN)
 
     def named(self) -> Iterator[np.ndarray]:
         """Yield the numbers of the names and ids that are known here; those beyond MAX_KNOWN are not."""
-        self._settle()
-        known = self._values >= 0
-        self._keys, self._values = self._keys[known], self._values[known]
-        yield self._keys >> 32
-        for pairs in (self._numbers, self._replicas):
-            yield np.fromiter((name for name, _ in pairs), np.int64, len(pairs))
-        yield np.fromiter(self._replica_counts, np.int64, len(self._replica_counts)) >> 32
+        yield arrow.distinct(self._known.keys >> 32)
+        for keys in (self._replicas, self._replica_counts):
+            yield np.fromiter(keys, np.int64, len(keys)) >> 32
         for of in (self._topic, self._id_of):
             yield np.fromiter(of, np.int64, len(of))
             yield np.fromiter(of.values(), np.int64, len(of))
 
     def put_replicas(self, ends: np.ndarray) -> None:
         """New partitions, and what is new of others."""
-        for number, replicas in self._unput:
-            if ends[number, h.E_FOLLOWED] == 0 and ends[number, h.E_REPLICAS] == 0:
-                ends[number, h.E_NEWEST_NS : h.E_RING] = s.NULL
-            ends[number, h.E_REPLICAS] = replicas
-        self._unput = []
+        fresh = slice(self._put, self.count)
+        if fresh.start < fresh.stop:
+            ends[fresh, h.E_NEWEST_NS : h.E_RING] = s.NULL
+            ends[fresh, h.E_REPLICAS] = s.NULL
+            if self._replicas:
+                of = (self._replicas.get(key, s.NULL) for key in self._known.keys[fresh].tolist())
+                ends[fresh, h.E_REPLICAS] = np.fromiter(of, np.int64, fresh.stop - fresh.start)
+        numbers = self._known.numbers(np.array(self._unput, np.int64), most=0)  # none becomes known by that
+        for key, number in zip(self._unput, numbers.tolist(), strict=True):
+            if number >= 0:
+                ends[number, h.E_REPLICAS] = self._replicas[key]
+        self._put, self._unput = self.count, []
 
     def new_facts(self, window: Window) -> list[tuple[int, Callable[[], None]]]:
         """Return new facts in a window's messages: (packet that completed the message, function that learns it)."""
@@ -372,31 +316,11 @@ class _Partitions:
         else:
             self._topic[identity] = self._topic.get(name, name)
         self._id_of[name] = identity
-        self._forget_places()
 
     def _replicated(self, name: int, partition: int, replicas: int) -> None:
-        key = self._topic.get(name, name), partition
+        key = self._topic.get(name, name) << 32 | partition
         self._replicas[key] = replicas
-        if key in self._numbers:
-            self._unput.append((self._numbers[key], replicas))
-
-
-_LATE: Final = 256
-"""Partitions that stand apart, or one in so many of those that do not."""
-
-
-def _looked_up(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(the value of each key that is wanted, bool: it has none). keys int64[n] in order; values int64[n]."""
-    if not len(keys):
-        return np.full(len(wanted), -1, np.int64), np.ones(len(wanted), np.bool_)
-    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    return values[at], keys[at] != wanted
-
-
-def _put(keys: np.ndarray, values: np.ndarray, more: np.ndarray, of_more: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Insert keys with their values, in order."""
-    at = np.searchsorted(keys, more)
-    return np.insert(keys, at, more), np.insert(values, at, of_more)
+        self._unput.append(key)
 
 
 def _changes(leaders: np.ndarray) -> list[tuple[int, int, int, int]]:
@@ -414,38 +338,50 @@ def _changes(leaders: np.ndarray) -> list[tuple[int, int, int, int]]:
 
 
 def readers_table(
-    capture: str, readers: Sequence[Reader], groups: Mapping[tuple[str | None, str | None], Sequence[str]]
+    capture: str, readers: Log, groups: Mapping[tuple[str | None, str | None], Sequence[str]]
 ) -> pa.Table:
     """Return rows of `readers`, in order of time.
 
+    readers  `Sessions.over`
     groups   those of each client (id and address); a client with several has null
     """
-    ordered = sorted(readers, key=_place)
-    of = (groups.get((reader.client_id, reader.client_ip), ()) for reader in ordered)
-
-    def number(name: str) -> Iterator[int | None]:
-        column = attrgetter(name)
-        return (_value(column(reader.numbers)) for reader in ordered)
-
-    columns: dict[str, Iterable[Any]] = {  # column by column: a row as an object takes half a kilobyte
-        "capture": itertools.repeat(capture, len(ordered)),
-        "group_id": (group_ids[0] if len(group_ids) == 1 else None for group_ids in of),
-        "from_time": (reader.numbers.from_ns // 1000 for reader in ordered),
-        "to_time": (None if to_ns is None else to_ns // 1000 for to_ns in number("to_ns")),
-        "start_seen": (reader.numbers.begun == 1 for reader in ordered),
-        **{name: map(attrgetter(name), ordered) for name in Reader._fields},
-        **{name: number(name) for name in ReaderNumbers._fields},
+    columns = readers.read()
+    rank = np.full(len(readers.strings) + 1, -1)  # the last: of no text
+    rank[sorted(range(len(readers.strings)), key=readers.strings.__getitem__)] = np.arange(len(readers.strings))
+    topic = np.where(columns["topic"] != s.NULL, columns["topic"], columns["topic_id"])
+    order = np.lexsort(
+        (
+            columns["to"],
+            columns["partition"],
+            rank[np.where(topic == s.NULL, -1, topic)],
+            rank[columns["connection"]],
+            columns["from"],
+        )
+    )
+    ordered = {name: column[order] for name, column in columns.items()}
+    given: dict[str, pa.Array] = {
+        "capture": arrow.dictionary(arrow.zeros(len(order), np.int32), [capture]),
+        "group_id": _groups_of(ordered["client_id"], ordered["client_ip"], readers, groups),
+        "from_time": arrow.times(arrow.micros(ordered["from"])),
+        "to_time": arrow.times(arrow.micros(ordered["to"])),
+        "start_seen": arrow.flags(ordered["begun"] == 1),
+        **{name: arrow.strings(ordered[name], readers.strings) for name in READER_TEXTS},
     }
     schema = tables.schema("readers")
     arrays = [
-        pa.array(columns[field.name], field.type, size=len(ordered))
-        if field.name in columns
-        else pa.nulls(len(ordered), field.type)
+        given[field.name] if field.name in given else arrow.integers(ordered[field.name], field.type)
         for field in schema
     ]
-    return pa.Table.from_arrays(arrays, schema=schema)
+    return pa.Table.from_arrays(arrays, schema.names)
 
 
-def _place(reader: Reader) -> tuple[int, str, str, int, int]:
-    numbers = reader.numbers
-    return numbers.from_ns, reader.connection, reader.topic or reader.topic_id or "", numbers.partition, numbers.to_ns
+def _groups_of(
+    client: np.ndarray, ip: np.ndarray, readers: Log, groups: Mapping[tuple[str | None, str | None], Sequence[str]]
+) -> pa.Array:
+    """Return the group of each reader, null of a client with several, or with none that is known."""
+    first, which = combinations(client, ip)
+    of = [groups.get((readers.text(client[row]), readers.text(ip[row])), ()) for row in first.tolist()]
+    names = [group_ids[0] if len(group_ids) == 1 else None for group_ids in of]
+    known = sorted({name for name in names if name is not None})
+    numbers = np.array([s.NULL if name is None else known.index(name) for name in names], np.int64)
+    return arrow.strings(numbers[which], known)

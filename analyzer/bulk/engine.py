@@ -37,7 +37,7 @@ from kwire.captures.streams import Streams
 from kwire.captures.tls.ciphers import available, need
 from kwire.captures.tls.keylog import KeyFiles
 from kwire.captures.tls.stage import Stage
-from kwire.captures.windows import WindowSize
+from kwire.captures.windows import USUAL_BYTES, WindowSize
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,8 @@ class Settings:
     shards           what connections are divided into, each the work of one thread at a time. All look at all packets,
                      and rows of several are put in order, so as few as keep up with who reads and stores
     window_bytes     bytes of capture read at a time
-    large_bytes      the same as long as so many do not hold too much (`kwire.captures.windows.WindowSize`); 0: it is
-                     always `window_bytes`
+    large_bytes      the same once windows do not hold much (`kwire.captures.windows.WindowSize`); 0: it is always
+                     `window_bytes`
     ports            server ports that are Kafka whatever their content looks like
     keep_messages    hand out the raw bytes of messages: of all, or of some APIs (but of none above 4 MiB)
     keep_giants      of those above as well
@@ -66,7 +66,7 @@ class Settings:
 
     threads: int = 2
     shards: int = 1
-    window_bytes: int = 16 << 20
+    window_bytes: int = USUAL_BYTES
     large_bytes: int = 0
     ports: tuple[int, ...] = ()
     keep_messages: bool | frozenset[int] = False
@@ -343,7 +343,7 @@ class Engine:
             ahead: Future[_Packets | None] = pool.submit(next, windows, None)
             done: list[ShardResult] = []
             until = 0
-            sizes = WindowSize(self.settings.window_bytes, self.settings.large_bytes)
+            sizes = WindowSize(self.settings.window_bytes, self.settings.large_bytes or self.settings.window_bytes)
             if self.settings.large_bytes:
                 self.reader.resize(sizes.size)
             while not self._leaving and (window := ahead.result()) is not None:

@@ -146,15 +146,23 @@ class _Positions:
         read = reads(capture)
         link = spill.take(capture.exchanges.link, read.owner)
         rows = spill.where(len(link), lambda block: arrow.among(link[block], links) & (read.at[block] != NULL))
-        self._asked = _courses(read, rows, read.at, link)
-        self._places: dict[int, list[int]] = defaultdict(list)
-        for key, where in self._asked:
-            self._places[key].append(where)
-        wanted = arrow.distinct(spill.take(read.topic_partition, rows))
+        own = spill.take(read.topic_partition, rows)
+        wanted = arrow.distinct(own)
         with_end = spill.where(
             len(link), lambda block: arrow.among(read.topic_partition[block], wanted) & (read.end[block] >= 0)
         )
-        self._ends = _courses(read, with_end, read.end, None)
+        ended = spill.take(read.topic_partition, with_end)
+        # Of most nobody ever asked beyond any end.
+        highest = np.full(len(capture.topic_partitions), NULL)
+        np.maximum.at(highest, own, spill.take(read.at, rows))
+        lowest = np.full(len(highest), np.iinfo(np.int64).max)
+        np.minimum.at(lowest, ended, spill.take(read.end, with_end))
+        beyond = highest > lowest
+        self._asked = _courses(read, rows[beyond[own]], read.at, link)
+        self._ends = _courses(read, with_end[beyond[ended]], read.end, None)
+        self._places: dict[int, list[int]] = defaultdict(list)
+        for key, where in self._asked:
+            self._places[key].append(where)
 
     def beyond(self, link: int, time: int, later: int) -> tuple[tuple[str, int], int, int, int] | None:
         """A partition of a connection's session whose requested offset lies above the high watermark: the offset, and

@@ -38,7 +38,7 @@ MOST_HELD_JOINTLY: Final = 4 * MOST_HELD_BYTES
 readers have passed becomes rows without those of other points."""
 
 MOST_READERS: Final = 200_000
-"""Readers that are over, a third of a kilobyte each, beyond which they become rows at once."""
+"""Readers that are over, 120 bytes each, beyond which they become rows at once."""
 
 ANSWERED_NS: Final = 60 * 10**9
 """After this time no answer is expected any more to a request about transactions that something else is to wait for."""

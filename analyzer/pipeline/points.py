@@ -30,7 +30,7 @@ from kwire.analyzer.records.log_names import LogError, LogPoint
 from kwire.analyzer.records.log_reader import read_log
 from kwire.captures.files import CaptureError, CapturePoint, stored_bytes
 from kwire.captures.packets import Reader
-from kwire.captures.windows import LARGE_BYTES
+from kwire.captures.windows import LARGE_BYTES, USUAL_BYTES, WINDOW_BYTES
 
 __all__ = [
     "BATCHES",
@@ -196,9 +196,12 @@ def how_to_read(settings: Settings, options: AnalysisOptions, size: int) -> Sett
     """How the engine is to read for what is chosen, of a capture point of so many bytes (0: nobody knows). Of a large
     one it reads more at a time, unless somebody said how much, or rows are made of all that it read: one a record, or
     raw messages."""
+    how = dataclasses.replace(settings, keep_records=options.keep_records)
     few_rows = options.records in (NO_RECORDS, BATCHES) and not options.keep_bytes
-    large = size >= LARGE_POINT and few_rows and settings.window_bytes == Settings().window_bytes
-    return dataclasses.replace(settings, keep_records=options.keep_records, large_bytes=LARGE_BYTES if large else 0)
+    if not few_rows or settings.window_bytes != Settings().window_bytes:
+        return how
+    large = LARGE_BYTES if size >= LARGE_POINT else USUAL_BYTES
+    return dataclasses.replace(how, window_bytes=WINDOW_BYTES, large_bytes=large)
 
 
 def _reader(point: CapturePoint, settings: Settings) -> Reader | None:

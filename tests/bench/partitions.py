@@ -3,7 +3,7 @@
     python -m tests.bench.partitions                  # 100,000 partitions, 1,000 of them written to, 1,000 groups
 
 A capture is made in which each group asks for its share of the partitions, one of them written to; it is analysed with
-and without journeys. The largest resident size of the process counts, files that it maps included (bar: 500 MB).
+and without journeys. Anonymous memory counts (RssAnon, bar: 500 MB); all that is resident is told beside it.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from kwire.captures import windows
 from kwire.captures.chunks.parallel_scan import AheadReader
 from kwire.captures.files import CapturePoint
 from kwire.captures.packets import Packets, Reader
-from kwire.captures.windows import LARGE_BYTES, LESS_FOR, MOST_HELD, MOST_ROWS, Pool, WindowSize
+from kwire.captures.windows import LARGE_BYTES, LESS_FOR, MOST_HELD, MOST_ROWS, USUAL_BYTES, Pool, WindowSize
 from tests.bench import generate
 from tests.captures import forge
 from tests.captures.chunks.chunking import read_by, whole
@@ -29,31 +29,32 @@ MIB = 1 << 20
 
 
 def _sizes(size: WindowSize, *held: int) -> list[int]:
-    """Of windows in MiB, the first one's and that after each that held so much."""
+    """Of windows in MiB, the first one's and that after each that held so much a MiB."""
     sizes = [size.size // MIB]
     for rows in held:
         before = size.size
-        assert size.after(rows) == (size.size != before)
+        assert size.after(rows * before // MIB) == (size.size != before)
         sizes.append(size.size // MIB)
     return sizes
 
 
+def test_windows_are_large_once_one_did_not_hold_much() -> None:
+    assert _sizes(WindowSize(8 * MIB, 32 * MIB), *[MOST_HELD] * 100) == [8, *[32] * 100]
+
+
 def test_what_holds_much_is_read_less_at_a_time_for_a_while() -> None:
-    size = WindowSize(16 * MIB, 32 * MIB)
-    until = LESS_FOR // (16 * MIB)
-    assert set(_sizes(size, *[MOST_HELD] * 100)) == {32}
-    assert _sizes(size, MOST_HELD + 1, *[MOST_HELD // 2] * until) == [32, *[16] * until, 32]
+    size = WindowSize(8 * MIB, 32 * MIB)
+    until = LESS_FOR // (8 * MIB)
+    assert _sizes(size, 1, MOST_HELD + 1, *[1] * until) == [8, 32, *[8] * until, 32]
+    assert set(_sizes(WindowSize(8 * MIB, 32 * MIB), *[MOST_HELD + 1] * 200)) == {8}
 
 
-def test_no_more_is_read_where_it_would_hold_too_much() -> None:
-    size = WindowSize(16 * MIB, 32 * MIB)
-    size.after(MOST_HELD + 1)
-    assert set(_sizes(size, *[MOST_HELD // 2 + 1] * 200)) == {16}
-    size = WindowSize(16 * MIB, 32 * MIB)
-    size.after(MOST_HELD + 1)
-    until = LESS_FOR // (16 * MIB)
-    once = [10, MOST_HELD, *[10] * (until - 2)]
-    assert _sizes(size, *once, *[10] * until) == [*[16] * 2 * until, 32], "once is enough, for so long"
+def test_one_window_that_held_too_much_is_enough_for_so_long() -> None:
+    until = LESS_FOR // (8 * MIB)
+    size = WindowSize(8 * MIB, 32 * MIB)
+    size.after(MOST_HELD * 8 + 8)
+    once = [1, MOST_HELD + 1, *[1] * (until - 2)]
+    assert _sizes(size, *once, *[1] * until) == [*[8] * 2 * until, 32]
 
 
 def test_the_same_is_always_read_where_it_is_said_how_much() -> None:
@@ -88,13 +89,8 @@ def test_of_what_is_read_more_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None
     assert [large_bytes_of(default, records=records) for records in ("none", "batches", "meta", "full")] == [
         LARGE_BYTES
     ] * 2 + [0] * 2
-    assert large_bytes_of(default) == LARGE_BYTES > default.settings().window_bytes
-    assert (
-        large_bytes_of(default, 999)
-        == large_bytes_of(default, keep_bytes=True)
-        == large_bytes_of(ReadOptions(window_bytes=5000))
-        == 0
-    )
+    assert large_bytes_of(default) == LARGE_BYTES > large_bytes_of(default, 999) == USUAL_BYTES
+    assert large_bytes_of(default, keep_bytes=True) == large_bytes_of(ReadOptions(window_bytes=5000)) == 0
 
 
 @pytest.mark.parametrize("records", ["none", "batches"])
@@ -122,7 +118,7 @@ def test_rows_are_the_same_however_much_is_read_at_a_time(
     expected = tables(ReadOptions(window_bytes=30_000))
     assert sizes == []
     monkeypatch.setattr(windows, "LESS_FOR", 100_000)
-    monkeypatch.setattr(windows, "MOST_HELD", 400)
+    monkeypatch.setattr(windows, "MOST_HELD", 4000)
     monkeypatch.setattr(
         points,
         "how_to_read",

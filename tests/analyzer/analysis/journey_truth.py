@@ -3,6 +3,7 @@
     python -m tests.analyzer.analysis.journey_truth --seconds 60 --nodes 3 --kill
     python -m tests.analyzer.analysis.journey_truth --lag --seconds 150
     python -m tests.analyzer.analysis.journey_truth --compacted
+    python -m tests.analyzer.analysis.journey_truth --message-sets
 
 In: a real broker, clients of librdkafka, kafka-python and Java, packets of the loopback interface. Out: `Figures`, or
 the lag in seconds at random moments of five topics. The clients' stamps and the packets' times are of one clock.
@@ -25,6 +26,7 @@ import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,10 @@ CONSUMERS: dict[str, dict[str, Any]] = {
 }
 PURE_PRODUCER, PURE_GROUP = "w-kafka-python", "g-kafka-python"
 """Those of kafka-python."""
+MESSAGE_SETS = Spec(jars.WITH_ZOOKEEPER, settings=(("log.message.format.version", "0.9.0"),))
+"""A broker that stores message sets 0, as 0.9 does."""
+CODECS: dict[str, str | None] = {"w-plain": None, "w-gzip": "gzip", "w-snappy": "snappy"}
+"""Clients of kafka-python that write such message sets, and how they compress them."""
 COMPACTED_GROUP = "g-compacted"
 COMPACTING = Spec(settings=(("log.cleaner.backoff.ms", "200"),))
 """A broker that compacts within a second or two, not within half a minute."""
@@ -180,11 +186,13 @@ def read(
         time.sleep(random_.uniform(2, 15))
 
 
-def write_in_python(cluster: Cluster, truth: Truth, topic: str, until: float) -> None:
+def write_in_python(
+    cluster: Cluster, truth: Truth, topic: str, until: float, client: str = PURE_PRODUCER, **config: Any
+) -> None:
     """`write` with kafka-python."""
     kafka = packages.load(packages.KAFKA_PYTHON)
-    producer = kafka.KafkaProducer(bootstrap_servers=cluster.bootstrap, client_id=PURE_PRODUCER, linger_ms=5)
-    random_ = random.Random(topic)
+    producer = kafka.KafkaProducer(bootstrap_servers=cluster.bootstrap, client_id=client, linger_ms=5, **config)
+    random_ = random.Random(client + topic)
     number = 0
 
     def done(entry: Written, at: Any) -> None:
@@ -194,18 +202,18 @@ def write_in_python(cluster: Cluster, truth: Truth, topic: str, until: float) ->
     while rounds < _ROUNDS or time.monotonic() < until:
         rounds += 1
         for _ in range(random_.randrange(1, 30)):
-            value = f"{PURE_PRODUCER} {number}".encode()
+            value = f"{client} {number}".encode()
             number += 1
-            entry = truth.written[value] = Written(PURE_PRODUCER, _now())
+            entry = truth.written[value] = Written(client, _now())
             producer.send(topic, value, partition=random_.randrange(PARTITIONS)).add_callback(done, entry)
         time.sleep(random_.uniform(0.01, 0.2))
     producer.close(START_SECONDS)
 
 
-def read_in_python(cluster: Cluster, truth: Truth, topic: str, until: float) -> None:
+def read_in_python(cluster: Cluster, truth: Truth, topic: str, until: float, **config: Any) -> None:
     """`read` with kafka-python."""
     kafka = packages.load(packages.KAFKA_PYTHON)
-    config = {"bootstrap_servers": cluster.bootstrap, "client_id": f"c-{PURE_GROUP}", "group_id": PURE_GROUP}
+    config |= {"bootstrap_servers": cluster.bootstrap, "client_id": f"c-{PURE_GROUP}", "group_id": PURE_GROUP}
     consumer = kafka.KafkaConsumer(topic, auto_offset_reset="earliest", auto_commit_interval_ms=300, **config)
     quiet = 0
     while quiet < 6:
@@ -330,6 +338,26 @@ def run_compacted(cluster: Cluster, path: Path) -> Truth:
     return truth
 
 
+def run_message_sets(cluster: Cluster, path: Path, seconds: float) -> Truth:
+    """Write and read message sets of 0.9 for so long, plain and compressed, captured."""
+    truth, topic = Truth(), make_topic(cluster, 1)
+    with captured(cluster, path) as recording:
+        until, old = time.monotonic() + seconds, (0, 9)
+        works: list[Callable[[], None]] = [
+            *(
+                functools.partial(
+                    write_in_python, cluster, truth, topic, until, name, compression_type=codec, api_version=old
+                )
+                for name, codec in CODECS.items()
+            ),
+            functools.partial(read_in_python, cluster, truth, topic, until, api_version=old),
+        ]
+        with all_at_once(truth, works):
+            pass
+        recording.end()
+    return truth
+
+
 def run(
     cluster: Cluster, path: Path, seconds: float, copies: int = 1, kill: bool = False, java: bool = False
 ) -> tuple[Truth, Truth]:
@@ -390,9 +418,18 @@ def judge(truth: Truth, rows: list[Row], exchanges: dict[tuple[Any, ...], Row]) 
     """Compare rows with what the clients know."""
     figures = Figures()
     at: dict[Where, list[Row]] = defaultdict(list)
+    bases: dict[tuple[str, int], set[int]] = defaultdict(set)
     for row in rows:
         if row["base_offset"] is not None:
-            for offset in range(row["base_offset"], row["last_offset"] + 1):
+            bases[row["topic"], row["partition"]].add(row["base_offset"])
+    following = {(*place, base): after for place, those in bases.items() for base, after in pairwise(sorted(those))}
+    for row in rows:
+        if row["base_offset"] is not None:
+            where = row["topic"], row["partition"], row["base_offset"]
+            last = row["last_offset"]
+            if last is None:  # a compressed message set says it inside alone
+                last = following.get(where, where[2] + _ROUNDS * 30) - 1
+            for offset in range(row["base_offset"], last + 1):
                 at[row["topic"], row["partition"], offset].append(row)
     known = [entry for entry in truth.written.values() if entry.where is not None]
     owners: dict[Where, set[str]] = defaultdict(set)
@@ -507,18 +544,20 @@ def main() -> None:
     parser.add_argument("--java", action="store_true", help="with clients of Java, a share consumer too")
     parser.add_argument("--lag", action="store_true")
     parser.add_argument("--compacted", action="store_true", help="only a topic that is read after compaction")
+    parser.add_argument("--message-sets", action="store_true", help="only message sets of 0.9, compressed ones too")
     parser.add_argument("--keep", type=Path, help="where the capture goes")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        version = jars.NEWEST
-        spec = COMPACTING if options.compacted else Spec(version, options.nodes)
-        cluster = Cluster(spec, Path(folder) / "k", jars.find_java(), jars.fetch(version))
+        spec = COMPACTING if options.compacted else MESSAGE_SETS if options.message_sets else Spec(nodes=options.nodes)
+        cluster = Cluster(spec, Path(folder) / "k", jars.find_java(), jars.fetch(spec.version))
         (Path(folder) / "k").mkdir()
         path = options.keep or Path(folder) / "capture.pcap"
         try:
             cluster.start()
             if options.compacted:
                 truths: tuple[Truth, ...] = (run_compacted(cluster, path),)
+            elif options.message_sets:
+                truths = (run_message_sets(cluster, path, options.seconds),)
             elif options.lag:
                 truth, topics = run_lag(cluster, path, options.seconds)
             else:

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.analyzer.analysis.journey_truth import (
+    CODECS,
     COMPACTING,
     CONSUMERS,
+    MESSAGE_SETS,
     PRODUCERS,
     PURE_GROUP,
     PURE_PRODUCER,
@@ -20,6 +22,7 @@ from tests.analyzer.analysis.journey_truth import (
     removed,
     run,
     run_compacted,
+    run_message_sets,
 )
 from tests.brokers.cluster import Spec
 from tests.brokers.fixtures import Start
@@ -55,3 +58,16 @@ def test_what_compaction_took_was_not_fetched(shared_brokers: Start, wire: Wire,
     gone, reasons = removed(truth, rows)
     assert gone > 50
     assert reasons == {"not read": gone}
+
+
+@pytest.mark.filterwarnings("ignore:(open|read)_text is deprecated:DeprecationWarning")  # kafka-python
+def test_message_sets_of_0_9_are_placed(shared_brokers: Start, wire: Wire, tmp_path: Path) -> None:
+    del wire
+    path = tmp_path / "capture.pcap"
+    truth = run_message_sets(shared_brokers(MESSAGE_SETS), path, seconds=3)
+    rows, exchanges = journeys_of(path)
+    figures = judge(truth, rows, exchanges)
+    assert figures.wrong == []
+    assert figures.placed == figures.batches > 50
+    assert {entry.client for entry in truth.written.values() if entry.where} == {*CODECS}
+    assert figures.received == len(truth.written)
