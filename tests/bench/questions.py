@@ -37,6 +37,8 @@ QUESTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Who is throttled, by how much, by which broker?", (*_SQL, "SELECT * FROM throttled")),
     ("Topic names instead of ids?", (*_SQL, "SELECT * FROM named_topics LIMIT 50")),
     ("A correlation id does not match: whose fault?", (*_FINDINGS, "--only", "correlation-mismatch")),
+    ("Which leg makes my records late?",
+     (*_SQL, "SELECT topic, producer_client, reader, batches, p50_us, p99_us, late_leg, late_leg_us FROM end_to_end")),
     ("How far are readers behind?", (*_SQL, "SELECT * FROM lag_trend LIMIT 50")),
     ("What could not be decoded, or is encrypted?",
      (*_FINDINGS, "--only", "opaque-bytes,frame-malformed,unknown-api,tls-not-decoded,capture-lost-packets")),
