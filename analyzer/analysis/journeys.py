@@ -447,7 +447,8 @@ class Journeys:
             for name, value in self._nothing_numbered(names.strings).items():
                 setattr(self, name, value)
         partition = values[_PARTITION]
-        heads = np.concatenate([np.array([serials], np.int64), np.delete(values, _PARTITION, axis=0)])
+        heads = np.concatenate([np.array([serials], np.int64), values])
+        heads[1 + _PARTITION] = np.where(partition == NULL, NULL, 0)
         first, which = few_combinations([*heads])
         rows_of_heads, width = heads[:, first].T.tobytes(), 8 * len(heads)
         given = [

@@ -61,14 +61,14 @@ class Positions:
                or else a topic id, and a partition
     _clients   int64[connections]: the client id (a number of strings) of each connection
     _places    keys: the number of a topic in the upper half, the partition in the lower
-    _topics    numbers of topics, by their names and ids
+    _topics    numbers of topics, by their names and ids, and `NULL` where there is no partition
     """
 
     _keys: np.ndarray = field(default_factory=_none)
     _at: np.ndarray = field(default_factory=_none)
     _clients: np.ndarray = field(default_factory=_none)
     _places: NumberedKeys = field(default_factory=NumberedKeys)
-    _topics: dict[tuple[int, int], int] = field(default_factory=dict)
+    _topics: dict[tuple[int, int, int], int] = field(default_factory=dict)
 
     def named(self) -> np.ndarray:
         """Return int64[n]: the numbers of strings in use. A place without readers may become another, as its strings
@@ -126,18 +126,20 @@ class Positions:
 
     def _numbers(self, topic: np.ndarray, topic_id: np.ndarray, partition: np.ndarray) -> np.ndarray:
         """int64[n]: the numbers of places."""
-        first, which = few_combinations((topic, topic_id))
+        columns = topic, topic_id, np.where(partition == NULL, NULL, 0)
+        first, which = few_combinations(columns)
         given = [
-            self._topics.setdefault(names, len(self._topics))
-            for names in zip(topic[first].tolist(), topic_id[first].tolist(), strict=True)
+            self._topics.setdefault(topic_of, len(self._topics))
+            for topic_of in zip(*(column[first].tolist() for column in columns), strict=True)
         ]
         return self._places.numbers(np.array(given, np.int64)[which] << 32 | partition & 0xFFFFFFFF)
 
     def _places_of(self, numbers: np.ndarray) -> np.ndarray:
         """int64[n, 3]: topic, topic id and partition of places, by their numbers."""
         keys = self._places.keys[numbers]
-        topics = np.array([*self._topics], np.int64).reshape(-1, 2)
-        return np.column_stack([topics[keys >> 32], keys.astype(np.int32)])
+        places: np.ndarray = np.array([*self._topics], np.int64).reshape(-1, 3)[keys >> 32]
+        places[:, 2] = np.where(places[:, 2] == NULL, NULL, keys.astype(np.int32))
+        return places
 
     def _looked_up(self, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return (offset of each key, NULL: none; its index in `_keys`, -1: none)."""

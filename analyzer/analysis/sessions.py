@@ -29,7 +29,8 @@ MAX_KNOWN: Final = 1 << 17
 """Partitions whose ends are remembered: 450 bytes each. A broker that leads a tenth of it is a large one."""
 
 _AT_ONCE: Final = 64
-"""Connections that end together where the capture ends."""
+"""Connections whose sessions are taken over together. Where the capture ends all are over, which need not be there
+twice."""
 
 _SEVERAL_BYTES: Final = 4 << 20
 _MAPPED_BYTES: Final = 32 << 20
@@ -240,7 +241,7 @@ def _firsts(parts: np.ndarray, exchanges: int) -> np.ndarray:
 
 @dataclass(slots=True)
 class _Partitions:
-    """Numbers of partitions, by their topic's name or its id, for all that may be known at most.
+    """Numbers of partitions, by their topic's name or its id; at most `MAX_KNOWN` have one.
 
     _known            keys: the number of a name or an id in the upper half, a partition in the lower
     _topic            what a name or an id (numbers of strings) stands for: itself, or another
