@@ -153,10 +153,9 @@ class _Positions:
         )
         ended = spill.take(read.topic_partition, with_end)
         # Of most nobody ever asked beyond any end.
-        highest = np.full(len(capture.topic_partitions), NULL)
-        np.maximum.at(highest, own, spill.take(read.at, rows))
-        lowest = np.full(len(highest), np.iinfo(np.int64).max)
-        np.minimum.at(lowest, ended, spill.take(read.end, with_end))
+        count = len(capture.topic_partitions)
+        highest = max_by(own, spill.take(read.at, rows), count, NULL)
+        lowest = -max_by(ended, -spill.take(read.end, with_end), count, -np.iinfo(np.int64).max)
         beyond = highest > lowest
         self._asked = _courses(read, rows[beyond[own]], read.at, link)
         self._ends = _courses(read, with_end[beyond[ended]], read.end, None)

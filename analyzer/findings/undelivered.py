@@ -21,7 +21,7 @@ from kwire.analyzer.findings.rules import RULES, Limits, Match, limits_of, rule
 from kwire.analyzer.findings.wording import client, count, exactly, name, size, some
 from kwire.analyzer.frame import arrow, spill
 from kwire.analyzer.frame.frame import NULL
-from kwire.analyzer.frame.grouping import split
+from kwire.analyzer.frame.grouping import number_values, split, sum_positive_by
 
 _ABSENT: Final = np.iinfo(np.int32).min
 
@@ -111,10 +111,14 @@ def _candidates(capture: CaptureFrame, at: Limits) -> Iterator[StalledDirection]
         segment = capture.link_numbers(f"unacknowledged_segment_to_{toward}")
         passed = capture.link_numbers(f"sacked_segment_to_{toward}")
         since = capture.link_times(f"unacknowledged_since_to_{toward}")
+        incomplete = capture.link_numbers("incomplete_bytes")
+        opened, last = capture.link_times("first_time"), capture.link_times("last_time")
+        silence = capture.link_numbers("longest_silence_us")
         exchanges_of = _by_link(capture, some_links)
         for link in some_links.tolist():
             every = exchanges_of.get(link, some_links[:0])
-            chosen = _concerned(capture, every, to_broker, int(sends[link]), int(lost[link] + behind[link]))
+            amount = int(lost[link] + behind[link])
+            chosen = _concerned(capture, every, to_broker, int(sends[link]), amount, int(incomplete[link]))
             stall = StalledDirection(
                 link,
                 to_broker,
@@ -125,11 +129,11 @@ def _candidates(capture: CaptureFrame, at: Limits) -> Iterator[StalledDirection]
                 int(segment[link]),
                 int(passed[link]),
                 int(since[link]),
-                int(capture.link_times("last_time")[link]) if capture.closed[link] != "open" else capture.span[1],
+                int(last[link]) if capture.closed[link] != "open" else capture.span[1],
                 0,
                 False,
             )
-            judged = _judged(capture, stall, every, at)
+            judged = _judged(capture, stall, every, int(opened[link]), int(silence[link]), at)
             if judged is not None:
                 yield judged
 
@@ -141,8 +145,11 @@ def _by_link(capture: CaptureFrame, some_links: np.ndarray) -> dict[int, np.ndar
     return {int(link[group[0]]): group for group in split(chosen, link[chosen])}
 
 
-def _concerned(capture: CaptureFrame, every: np.ndarray, to_broker: bool, sends: int, amount: int) -> np.ndarray:
-    """Exchanges of a connection whose request, or answer, is among its last `amount` bytes."""
+def _concerned(
+    capture: CaptureFrame, every: np.ndarray, to_broker: bool, sends: int, amount: int, incomplete: int
+) -> np.ndarray:
+    """Exchanges of a connection whose request, or answer, is among its last `amount` bytes. `incomplete`: bytes of its
+    messages of which some were not captured."""
     exchanges = capture.exchanges
     waits = exchanges.status[every] != ANSWERED
     waiting = every[waits & (exchanges.exchange[every] != _ABSENT)]
@@ -153,10 +160,10 @@ def _concerned(capture: CaptureFrame, every: np.ndarray, to_broker: bool, sends:
     chosen = every[:0]
     if to_broker:
         every = every[waits]
-    elif len(every) and len(waiting):  # an answer of which only the first bytes were sent: of who waits longest
-        begun = int(capture.link_numbers("incomplete_bytes")[exchanges.link[every[0]]])
-        chosen = waiting[exchanges.exchange[waiting].argmin() :][: begun > 0]
-        amount -= begun
+    elif len(waiting):  # an answer of which only the first bytes were sent: of who waits longest
+        first = exchanges.exchange[waiting].argmin()
+        chosen = waiting[first : first + (incomplete > 0)]
+        amount -= incomplete
     every = every[ordinal[every] != _ABSENT]
     every = every[np.argsort(-ordinal[every], kind="stable")]
     before = np.cumsum(np.maximum(sizes[every], 0)) - np.maximum(sizes[every], 0)
@@ -168,33 +175,35 @@ def _fewest_sends(capture: CaptureFrame) -> dict[bool, np.ndarray]:
     """int64[links], by whether to the broker: how often a segment must be sent in vain there before this is no accident
     of single packets, by the share of packets between the two hosts that TCP sent again and that arrived then. 0: none
     were."""
-    links = len(capture.links)
     again = np.where(capture.doubled, 0, capture.link_numbers("retransmissions"))
     for toward in ("broker", "client"):
         copies = np.maximum(capture.link_numbers(f"unacknowledged_sends_to_{toward}") - 1, 0)
-        bytes_ = capture.link_numbers(f"unacknowledged_bytes_to_{toward}")
-        bytes_ = bytes_ + capture.link_numbers(f"sacked_bytes_to_{toward}")
-        segments = -(-bytes_ // np.maximum(capture.link_numbers(f"unacknowledged_segment_to_{toward}"), 1))
+        kinds = ("unacknowledged_bytes", "sacked_bytes")
+        behind = sum(capture.link_numbers(f"{kind}_to_{toward}") for kind in kinds)
+        segments = -(-behind // np.maximum(capture.link_numbers(f"unacknowledged_segment_to_{toward}"), 1))
         again = again - np.where(copies > 0, copies * segments + 1, 0)  # 1: a probe of the last segment (RFC 8985)
     codes, _ = capture.table("connections").text("client_ip")
-    host = np.full(links, -1, np.int64)
+    host = np.zeros(len(capture.links), np.int64)
     host[: len(codes)] = codes
-    path = np.unique(host << 32 | capture.broker_of, return_inverse=True)[1] if links else host
-    again = np.bincount(path, np.maximum(again, 0))[path]
+    _, path = number_values(host << 32 | capture.broker_of)
+    again = sum_positive_by(path, again, len(path))[path]
     fewest = {}
     for to_broker, side in ((True, "client"), (False, "broker")):
         # Of packets that carry nothing none is sent again.
         full = np.maximum(capture.link_numbers("requests"), capture.link_numbers(f"{side}_bytes") // _MAYBE_ONE_SEGMENT)
         sent = np.minimum(full, capture.link_numbers(f"{side}_packets"))
-        sent = np.maximum(np.bincount(path, sent)[path], 1)
+        sent = np.maximum(sum_positive_by(path, sent, len(path))[path], 1)
         lost = np.clip(again / sent, 1e-9, 0.9)
         sends = np.ceil(np.log(_ACCIDENT / sent) / np.log(lost))
         fewest[to_broker] = np.where(again > 0, sends, 0).astype(np.int64)
     return fewest
 
 
-def _judged(capture: CaptureFrame, stall: StalledDirection, every: np.ndarray, at: Limits) -> StalledDirection | None:
-    """The stall with its beginning and the silence before it; None where it is none yet."""
+def _judged(
+    capture: CaptureFrame, stall: StalledDirection, every: np.ndarray, opened: int, silence: int, at: Limits
+) -> StalledDirection | None:
+    """The stall with its beginning and the silence before it; None where it is none yet. opened, silence: when its
+    connection was, and its longest one, us."""
     exchanges, link = capture.exchanges, stall.link
     times = exchanges.request_time if stall.to_broker else capture.column("response_time")
     known = [int(time) for time in times[stall.rows].tolist() if time != NULL] if stall.sends else []
@@ -203,12 +212,11 @@ def _judged(capture: CaptureFrame, stall: StalledDirection, every: np.ndarray, a
     if not known:
         return None
     begun = min(known)
-    active = [int(capture.link_times("first_time")[link])]
+    active = [opened]
     for column in (exchanges.request_time, exchanges.response_end):
         moments = column[every]
         moments = moments[(moments != NULL) & (moments < begun)]
         active += [int(moments.max())] if len(moments) else []
-    silence = int(capture.link_numbers("longest_silence_us")[link])
     idle = max(0, min(begun - max(active), silence))
     fewest = at.sends - (capture.closed[link] != "open")
     certain = stall.sends >= max(fewest, _fewest_sends(capture)[stall.to_broker][link])
