@@ -68,13 +68,13 @@ from kwire.analyzer.analysis.journey_columns import (
     UNANSWERED,
     WHOLE,
 )
+from kwire.analyzer.analysis.numbered_places import NumberedPlaces
 from kwire.analyzer.analysis.zookeeper import Committed, offset_of
 from kwire.analyzer.bulk import state as s
 from kwire.analyzer.bulk.rows import Exchanges, Window
 from kwire.analyzer.dataset import tables
 from kwire.analyzer.frame import arrow
 from kwire.analyzer.frame.log import Log
-from kwire.analyzer.frame.numbered_keys import NumberedKeys
 from kwire.analyzer.protocol import api_keys as apis
 from kwire.analyzer.records import batches
 from kwire.captures.kernels import NULL
@@ -87,6 +87,10 @@ _RECENT_NS: Final = 60 * 10**9
 leader may still wait for its own answer (`request.timeout.ms` is 30 s by default)."""
 
 _MOST: Final = np.int64(1) << 62
+
+_IN_WINDOW: Final = ("kind", "connection", "client", "topic", "topic_id", "partition", "name", "node", "transaction")
+"""Columns of origins that a window's numbers tell apart."""
+_CONNECTION, _PARTITION = _IN_WINDOW.index("connection"), _IN_WINDOW.index("partition")
 
 _COMMITTING: Final = np.array([apis.OFFSET_COMMIT, apis.TXN_OFFSET_COMMIT])
 
@@ -107,9 +111,8 @@ class Journeys:
     _labels      int64[L_COLUMNS, n] a window: of the batches of answers that held several
     _gappy       int64[G_COLUMNS, n] a window: answers that lacked offsets
     _ranges      int64[2, origins]: the first offset that a reader asked for, and the last, or that it has passed
-    _heads       numbers of what origins have beside a partition, by numbers (as bytes: a third of a tuple's memory)
-                 that mean something while `_strings` are those of `Names`
-    _numbers     keys: the number of a head in the upper half, the partition in the lower; _origin_of: their origins
+    _numbers     numbers of origins by a window's numbers, which mean something while `_strings` are those of `Names`
+    _origin_of   int64[n]: the origin of each of these numbers
     groups       groups of each client (id and address), before `tables` is called
     given_up     batches that became rows before all their readers had passed them
     """
@@ -123,8 +126,7 @@ class Journeys:
     _gappy: list[np.ndarray] = field(default_factory=list)
     _transactions: Log = field(default_factory=lambda: Log(TRANSACTION_COLUMNS, ("transaction",)))
     _ranges: np.ndarray = field(default_factory=lambda: np.zeros((2, 0), np.int64))
-    _heads: dict[bytes, int] = field(default_factory=dict)
-    _numbers: NumberedKeys = field(default_factory=NumberedKeys)
+    _numbers: NumberedPlaces = field(default_factory=lambda: NumberedPlaces(len(_IN_WINDOW)))
     _origin_of: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     _strings: list[str] | None = None
     groups: Mapping[tuple[str | None, str | None], Sequence[str]] = field(default_factory=dict)
@@ -136,7 +138,8 @@ class Journeys:
 
     @staticmethod
     def _nothing_numbered(strings: list[str] | None = None) -> dict[str, object]:
-        return {"_heads": {}, "_numbers": NumberedKeys(), "_origin_of": np.zeros(0, np.int64), "_strings": strings}
+        numbers = NumberedPlaces(len(_IN_WINDOW))
+        return {"_numbers": numbers, "_origin_of": np.zeros(0, np.int64), "_strings": strings}
 
     def take(self, window: Window, control: Sequence[ControlExchange] = ()) -> None:
         every = window.every
@@ -446,17 +449,9 @@ class Journeys:
         if self._strings is not names.strings:  # other strings have the numbers
             for name, value in self._nothing_numbered(names.strings).items():
                 setattr(self, name, value)
-        partition = values[_PARTITION]
-        heads = np.concatenate([np.array([serials], np.int64), values])
-        heads[1 + _PARTITION] = np.where(partition == NULL, NULL, 0)
-        first, which = few_combinations([*heads])
-        rows_of_heads, width = heads[:, first].T.tobytes(), 8 * len(heads)
-        given = [
-            self._heads.setdefault(rows_of_heads[start : start + width], len(self._heads))
-            for start in range(0, len(rows_of_heads), width)
-        ]
+        beside = np.delete(values, _PARTITION, axis=0)
         known = len(self._numbers)
-        number = self._numbers.numbers(np.array(given, np.int64)[which] << 32 | partition & 0xFFFFFFFF)
+        number = self._numbers.numbers([np.array(serials, np.int64), *beside], values[_PARTITION])
         fresh = np.flatnonzero(number >= known)
         if len(fresh):
             fresh = fresh[np.argsort(number[fresh])]
@@ -486,11 +481,6 @@ class Journeys:
             grown[0], grown[1] = _MOST, NULL
             grown[:, :count] = self._ranges
             self._ranges = grown
-
-
-_IN_WINDOW: Final = ("kind", "connection", "client", "topic", "topic_id", "partition", "name", "node", "transaction")
-"""Columns of origins that a window's numbers tell apart."""
-_CONNECTION, _PARTITION = _IN_WINDOW.index("connection"), _IN_WINDOW.index("partition")
 
 
 _H_ROW, _H_BEGIN, _H_END, _H_LABEL, _H_COLUMNS = range(5)

@@ -13,14 +13,14 @@ from typing import Final
 
 import numpy as np
 
-from kwire.analyzer.analysis.combinations import combinations, few_combinations
+from kwire.analyzer.analysis.combinations import combinations
 from kwire.analyzer.analysis.event_columns import EVENT_COLUMNS, event_columns
+from kwire.analyzer.analysis.numbered_places import NumberedPlaces
 from kwire.analyzer.bulk import row_groups
 from kwire.analyzer.bulk import state as s
 from kwire.analyzer.bulk.rows import Exchanges, Window
 from kwire.analyzer.frame import arrow
 from kwire.analyzer.frame.log import Columns
-from kwire.analyzer.frame.numbered_keys import NumberedKeys
 from kwire.analyzer.protocol import api_keys as apis
 from kwire.analyzer.protocol import errors as kafka_errors
 from kwire.captures.kernels import NULL
@@ -60,20 +60,18 @@ class Positions:
     _at        int64[n], by `_keys` int64[n] in order: connection and place. A place is a topic (a number of strings),
                or else a topic id, and a partition
     _clients   int64[connections]: the client id (a number of strings) of each connection
-    _places    keys: the number of a topic in the upper half, the partition in the lower
-    _topics    numbers of topics, by their names and ids, and `NULL` where there is no partition
+    _places    topic, topic id and partition
     """
 
     _keys: np.ndarray = field(default_factory=_none)
     _at: np.ndarray = field(default_factory=_none)
     _clients: np.ndarray = field(default_factory=_none)
-    _places: NumberedKeys = field(default_factory=NumberedKeys)
-    _topics: dict[tuple[int, int, int], int] = field(default_factory=dict)
+    _places: NumberedPlaces = field(default_factory=lambda: NumberedPlaces(2))
 
     def named(self) -> np.ndarray:
         """Return int64[n]: the numbers of strings in use. A place without readers may become another, as its strings
         do."""
-        places = self._places_of(arrow.distinct(self._keys & _PLACE))[:, :2].ravel()
+        places = self._places.places(arrow.distinct(self._keys & _PLACE))[:, :2].ravel()
         return np.concatenate([places, self._clients[arrow.distinct(self._keys >> _PLACE_BITS)]])
 
     def take(self, window: Window) -> Iterator[Columns]:
@@ -101,7 +99,7 @@ class Positions:
         heads, reader = row_groups.numbered(*keys)
         fetch_offset, after = parts[s.P_OFFSET, of_fetches], parts[s.P_FOLLOWING, of_fetches]
         self._learn(keys[0][heads], every.column("client_id")[rows[heads]])
-        wanted = keys[0][heads] << _PLACE_BITS | self._numbers(*(key[heads] for key in keys[1:]))
+        wanted = keys[0][heads] << _PLACE_BITS | self._places.numbers([key[heads] for key in keys[1:3]], keys[3][heads])
         now, there = self._looked_up(wanted)
         expected, moved = np.empty((2, len(rows)), np.int64)
         row_groups.follow(reader, row_groups.steady(fetch_offset), row_groups.steady(after), now, expected, moved)
@@ -123,23 +121,6 @@ class Positions:
             grown[: len(self._clients)] = self._clients
             self._clients = grown
         self._clients[connections] = clients
-
-    def _numbers(self, topic: np.ndarray, topic_id: np.ndarray, partition: np.ndarray) -> np.ndarray:
-        """int64[n]: the numbers of places."""
-        columns = topic, topic_id, np.where(partition == NULL, NULL, 0)
-        first, which = few_combinations(columns)
-        given = [
-            self._topics.setdefault(topic_of, len(self._topics))
-            for topic_of in zip(*(column[first].tolist() for column in columns), strict=True)
-        ]
-        return self._places.numbers(np.array(given, np.int64)[which] << 32 | partition & 0xFFFFFFFF)
-
-    def _places_of(self, numbers: np.ndarray) -> np.ndarray:
-        """int64[n, 3]: topic, topic id and partition of places, by their numbers."""
-        keys = self._places.keys[numbers]
-        places: np.ndarray = np.array([*self._topics], np.int64).reshape(-1, 3)[keys >> 32]
-        places[:, 2] = np.where(places[:, 2] == NULL, NULL, keys.astype(np.int32))
-        return places
 
     def _looked_up(self, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return (offset of each key, NULL: none; its index in `_keys`, -1: none)."""
@@ -170,7 +151,7 @@ class Positions:
         if not count:
             return
         rows = np.repeat(starts - np.cumsum(counts) + counts, counts) + np.arange(count)
-        places = self._places_of(self._keys[rows] & _PLACE)
+        places = self._places.places(self._keys[rows] & _PLACE)
         of, names = np.repeat(numbers, counts), window.names
         born, ip = np.empty((2, int(of.max()) + 1), np.int64)
         for number in arrow.distinct(of).tolist():
@@ -203,9 +184,10 @@ class Positions:
         self._keys, self._at = self._keys[reading], self._at[reading]
         if len(self._places) > 2 * len(self._keys) + _FEW_PLACES:
             own_places = self._keys & _PLACE
-            places = self._places_of(own_places)
-            self._places, self._topics = NumberedKeys(), {}
-            self._keys += (self._numbers(*places.T) if len(places) else own_places) - own_places
+            places = self._places.places(own_places)
+            self._places = NumberedPlaces(2)
+            if len(places):
+                self._keys += self._places.numbers([*places.T[:2]], places.T[2]) - own_places
             order = np.argsort(self._keys)
             self._keys, self._at = self._keys[order], self._at[order]
 

@@ -32,7 +32,7 @@ def test_readers_are_followed_as_a_dictionary_would(seed: int, monkeypatch: pyte
         key_columns = [np.array(column, np.int64) for column in zip(*keys, strict=True)]
         positions._learn(key_columns[0], key_columns[0] + step)
         clients |= {number: number + step for number in key_columns[0].tolist()}
-        wanted = key_columns[0] << 32 | positions._numbers(*key_columns[1:])
+        wanted = key_columns[0] << 32 | positions._places.numbers(key_columns[1:3], key_columns[3])
         now, there = positions._looked_up(wanted)
         assert now.tolist() == [known.get(key, NULL) for key in keys]
         after = np.where(rng.random(len(keys)) < 0.2, now, rng.integers(0, 1000, len(keys)))
