@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from kwire.captures.errors import CaptureError
 from kwire.captures.live import interfaces
+from kwire.captures.live.chunk_memory import CHUNK_BYTES
 from kwire.captures.live.pcap_library import TEXT_BYTES, Dump, Program, Statistics, dump, plain, wait_of
 from kwire.captures.live.taps import (
     BUFFER_BYTES,
@@ -47,6 +48,8 @@ class Libpcap:
         self._seen = Statistics()
         self._kernel = self._card = 0
         self._handed = self._received = 0
+        self._most = MOST_PACKETS
+        """Packets of the next chunk: as many as `CHUNK_BYTES` held of those of the last."""
         self._closing = threading.Lock()
         text = ctypes.create_string_buffer(TEXT_BYTES)
         if "\0" in interface or len(interface) > 100:
@@ -109,13 +112,14 @@ class Libpcap:
         if self._ending.late:
             return None
         self._wait(WAIT_SECONDS)
-        count = self._lib.pcap_dispatch(self._handle, MOST_PACKETS, self._write, self._dump.dumper)
+        count = self._lib.pcap_dispatch(self._handle, self._most, self._write, self._dump.dumper)
         if count < 0:
             self.problem = self._error()
             return None
         if not count:
             return None if self._ending.over(self._all_there) else NOTHING
         data = self._dump.take()
+        self._most = max(1, min(MOST_PACKETS, CHUNK_BYTES * count // len(data)))
         self._handed += count
         self._ending.took(len(data), data)
         return PcapRecords(data, count)

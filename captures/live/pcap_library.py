@@ -23,6 +23,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol
 
 from kwire.captures.errors import CaptureError
+from kwire.captures.live.chunk_memory import ChunkMemory
 from kwire.captures.live.taps import HEADER
 
 TEXT_BYTES: Final = 256
@@ -143,7 +144,7 @@ class Dump(Protocol):
     header: bytes
     dumper: Any
 
-    def take(self) -> bytes:
+    def take(self) -> bytes | memoryview:
         """Return the bytes written since the last call."""
         ...
 
@@ -160,6 +161,7 @@ class InMemory:
         self._c.fseeko.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int)
         self._c.fflush.argtypes = self._c.fclose.argtypes = (ctypes.c_void_p,)
         self._at, self._size = ctypes.c_void_p(), ctypes.c_size_t()
+        self._chunks = ChunkMemory()
         self._file = self._c.open_memstream(ctypes.byref(self._at), ctypes.byref(self._size))
         if not self._file:
             raise MemoryError("open_memstream")
@@ -167,11 +169,11 @@ class InMemory:
         if not self.dumper:
             self.close()
             raise _not_written(lib, handle)
-        self.header = self.take()
+        self.header = bytes(self.take())
 
-    def take(self) -> bytes:
+    def take(self) -> bytes | memoryview:
         self._c.fflush(self._file)
-        data = ctypes.string_at(self._at, self._size.value) if self._size.value else b""
+        data = self._chunks.copied(self._at.value or 0, self._size.value) if self._size.value else b""
         self._c.fseeko(self._file, 0, 0)
         return data
 

@@ -22,6 +22,7 @@ import numpy as np
 
 from kwire.captures.errors import CaptureError
 from kwire.captures.live import interfaces
+from kwire.captures.live.chunk_memory import ChunkMemory
 from kwire.captures.live.interfaces import SshConnection
 from kwire.captures.live.taps import (
     BUFFER_BYTES,
@@ -123,6 +124,7 @@ class Ring:
         self.problem = ""
         self._snaplen = snaplen
         self._lost = 0
+        self._chunks = ChunkMemory()
         self._packets_out = self._received = 0
         index = 0
         if interface != interfaces.ANY:
@@ -191,7 +193,7 @@ class Ring:
         from kwire.captures.live import records  # kernels, which are kept for the user whom we are by now
 
         filled, packets = records.from_ring(self._bytes, at, _BLOCK, self._out, self._snaplen, int(self._cooked))
-        data = self._out[:filled].tobytes()
+        data = self._chunks.copied(self._out.ctypes.data, int(filled))
         self._status[status] = 0
         self._block = (self._block + 1) % self._blocks
         self._packets_out += int(packets)

@@ -36,7 +36,7 @@ LONGEST_SECONDS: Final = 5.0
 behind ours. A buffer that was full at `stop` is read in a fraction of that, also where much else runs."""
 
 MOST_PACKETS: Final = 4096
-"""Packets of a chunk: so one chunk is bounded, and the clock is looked at in time."""
+"""Packets of a chunk: so the clock is looked at in time."""
 
 MICROSECONDS, NANOSECONDS = 0xA1B2C3D4, 0xA1B23C4D
 HEADER: Final = struct.Struct("<IHHiIII")
@@ -49,7 +49,7 @@ FIRST: Final = struct.Struct("<II")
 class PcapRecords(NamedTuple):
     """Whole records, as they stand in a pcap file, and how many."""
 
-    data: bytes
+    data: bytes | memoryview
     packets: int
 
 
@@ -89,7 +89,7 @@ class Ending:
             self._last_ns = time_ns() + int(QUIET_SECONDS * 1e9)
             self._stopped_at = monotonic()
 
-    def took(self, size: int, data: bytes) -> None:
+    def took(self, size: int, data: bytes | memoryview) -> None:
         """So many bytes of the buffer were handed over: these records, or none."""
         if self._stopped_at is None:
             return
