@@ -222,22 +222,13 @@ def _refusals(source: Source) -> Iterator[Event]:
     begun, ended = (spill.take(exchanges[name], bad) for name in times)
     begun, ended = np.where(begun != NULL, begun, ended), np.where(ended != NULL, ended, begun)
     topic, topics = _first_topics(source, stored, bad)
-    clients = sorted({_text(texts["client_id"], code) or "" for code in arrow.distinct(codes["client_id"]).tolist()})
-    apis = sorted(texts["api"][code] for code in arrow.distinct(codes["api"]).tolist() if code >= 0)
-    good = source.table(
-        "exchanges",
-        ("client_id", "client_ip", "api", "topics", "broker_ip", "broker_port", "response_end", "connection"),
-        ~pc.is_valid(pc.field("error"))
-        & pc.is_valid(pc.field("response_end"))
-        & pc.field("api").isin(apis)
-        & (pc.field("client_id").isin(clients) | ~pc.is_valid(pc.field("client_id"))),
-    )
-    successes = _Successes(source, _let_in(source, good) if "SaslAuthenticate" in apis else good)
     in_time = np.argsort(begun, kind="stable")
     keys = [*(codes[name] for name in _WHOSE[:3]), topic, *(codes[name] for name in _WHOSE[3:])]
     groups = grouping.group(*(key[in_time] for key in keys))
     order, starts, ends = groups.order, groups.starts, groups.ends
     order = in_time[order]
+    by_request = np.logical_or.reduceat(by_partition.unnamed[order], starts)
+    successes = _successes(source, codes, texts, order[np.repeat(by_request, ends - starts)])
     runs: list[_Run] = []
     heads = order[starts]
     for at in np.lexsort((heads, begun[heads])).tolist():
@@ -263,6 +254,26 @@ def _refusals(source: Source) -> Iterator[Event]:
     rows = source.picked(stored, bad[[run.first for run in runs]], EXCHANGE_COLUMNS)
     for row, run in zip(rows, runs, strict=True):
         yield _refusal(source, row, moment(int(ended[run.first])), moment(int(ended[run.last])), run)
+
+
+def _successes(
+    source: Source, codes: dict[str, np.ndarray], texts: dict[str, list[str]], refused: np.ndarray
+) -> _Successes:
+    """Read the successful requests of the clients and APIs of some refused ones (positions in `codes`)."""
+    if not len(refused):
+        return _Successes(source, None)
+    of = {name: arrow.distinct(codes[name][refused]).tolist() for name in ("client_id", "api")}
+    clients = sorted({_text(texts["client_id"], code) or "" for code in of["client_id"]})
+    apis = sorted(texts["api"][code] for code in of["api"] if code >= 0)
+    good = source.table(
+        "exchanges",
+        ("client_id", "client_ip", "api", "topics", "broker_ip", "broker_port", "response_end", "connection"),
+        ~pc.is_valid(pc.field("error"))
+        & pc.is_valid(pc.field("response_end"))
+        & pc.field("api").isin(apis)
+        & (pc.field("client_id").isin(clients) | ~pc.is_valid(pc.field("client_id"))),
+    )
+    return _Successes(source, _let_in(source, good) if "SaslAuthenticate" in apis else good)
 
 
 class _Run(NamedTuple):
@@ -323,11 +334,11 @@ class _Successes:
     """Times and brokers of successful requests by client, address, API and first topic (None: without topics, as in a
     fetch session)."""
 
-    def __init__(self, source: Source, good: pa.Table) -> None:
+    def __init__(self, source: Source, good: pa.Table | None) -> None:
         self._found: dict[tuple[Any, ...], tuple[np.ndarray, np.ndarray]] = {}
         self._ips: list[str] = []
         self._ports: list[int] = []
-        if not good.num_rows:
+        if good is None or not good.num_rows:
             return
         # A table may have millions of rows: what makes Python objects are the few that have something in common.
         numbers: dict[str, int] = {}

@@ -133,6 +133,11 @@ class PartitionAnswers:
             key = key * (len(text.values) + 1) + text.codes + 1
         return key
 
+    @property
+    def unnamed(self) -> np.ndarray:
+        """bool[n]: refused exchanges that name no topic-partition."""
+        return self._key < 0
+
     def times(self, rows: np.ndarray) -> np.ndarray:
         """Times (us) of good answers about the topic-partitions of some refused exchanges, in order."""
         known = [self._good[key][0] for key in arrow.distinct(self._key[rows]).tolist() if key in self._good]
@@ -141,7 +146,7 @@ class PartitionAnswers:
     def after(self, rows: np.ndarray, times: np.ndarray) -> Afters | None:
         """The first success after each of some refused exchanges (positions in `bad`) at these times (us); None where
         they name no topic-partition."""
-        if not len(rows) or (self._key[rows] < 0).any():
+        if not len(rows) or self.unnamed[rows].any():
             return None
         when = np.full(len(rows), NEVER, np.int64)
         broker = np.zeros((2, len(rows)), np.int64)

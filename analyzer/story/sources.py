@@ -78,10 +78,13 @@ class Source:
         stored = getattr(self.dataset, name)
         wanted = list(columns) or [column.name for column in tables.TABLES[name]]
         there = [column for column in wanted if column in stored.schema.names]
-        # What is asked for is rare, and often there is none: to know it takes only the columns that it is known by.
-        if where is not None and not stored.count_rows(filter=chosen):
-            return pa.schema([stored.schema.field(column) for column in there]).empty_table()
-        return stored.to_table(columns=there, filter=chosen)
+        if where is None:
+            return stored.to_table(columns=there, filter=chosen)
+        # What is asked for is rare: to know which row groups have some takes only the columns that it is known by.
+        empty = pa.schema([stored.schema.field(column) for column in there]).empty_table()
+        groups = (group for file in stored.get_fragments() for group in _row_groups(file))
+        found = [group.to_table(stored.schema, there, chosen) for group in groups if group.count_rows(filter=chosen)]
+        return pa.concat_tables([empty, *found])
 
     def stored(self, name: str) -> StoredFrame:
         """The rows of a table as arrays of numbers."""
@@ -130,6 +133,11 @@ class Source:
         if not self.ends:
             self.ends = {row["connection"]: row for row in self.rows("connections")}
         return self.ends.get(name, {})
+
+
+def _row_groups(file: Any) -> Sequence[Any]:
+    """Return the row groups of a dataset's fragment; of a table that no file has, the fragment."""
+    return file.split_by_row_group() if hasattr(file, "split_by_row_group") else [file]
 
 
 def names_in(stored: Any, column: str, where: Any = None) -> set[str]:
