@@ -81,7 +81,7 @@ class ReadArguments(CaptureOptions):
         parse=values.threads,
         metavar="N",
         group=_READING,
-        help="kernels at work at once (default: the cores that this process may use, 16 at most)",
+        help="kernels at work at once, one a core at most (default: the cores that this process may use, 16 at most)",
     )
     window_bytes: int | None = option("--window-bytes", parse=values.count, metavar="N", help=HIDDEN)
     frame_limit: int | None = option(

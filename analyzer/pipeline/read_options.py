@@ -52,10 +52,10 @@ class ReadOptions:
 
     @classmethod
     def from_arguments(cls, options: ReadArguments) -> ReadOptions:
-        """As a command line says (`cli.add_reading`)."""
-        return cls(
-            options.rotated, options.port, options.threads, options.window_bytes, options.frame_limit, options.keylog
-        )
+        """As a command line says (`cli.add_reading`), but no more threads than there are cores: each has tables of its
+        own and sees all packets."""
+        threads = None if options.threads is None else min(options.threads, cores())
+        return cls(options.rotated, options.port, threads, options.window_bytes, options.frame_limit, options.keylog)
 
     def settings(
         self, keep_messages: bool | frozenset[int] = False, keep_records: bool = False, most: int = MOST_THREADS
