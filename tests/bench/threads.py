@@ -58,7 +58,10 @@ STAGES = (
     ("learn", "kwire.analyzer.pipeline.point_tables", "PointTables.learn", IN_ORDER),
     ("columns", "kwire.analyzer.bulk.exchange_tables", "_exchanges", DIVIDED),
     ("columns", "kwire.analyzer.bulk.exchange_tables", "_partitions", DIVIDED),
-    ("Parquet", "kwire.analyzer.dataset.dataset", "Parts._store", DIVIDED),
+    ("latencies", "kwire.analyzer.analysis.latency", "Latency.take", IN_ORDER),
+    ("analysis", "kwire.analyzer.pipeline.analysis_tables", "AnalysisTables.take", IN_ORDER),
+    ("findings", "kwire.analyzer.findings.evaluate", "of_point", IN_ORDER),
+    ("Parquet", "kwire.analyzer.dataset.parquet_files", "TableFiles._store", DIVIDED),
 )
 
 
@@ -172,7 +175,7 @@ def table(figures: dict[str, Any], size: int) -> list[str]:
 def serial_part(figures: dict[str, Any]) -> tuple[float, str]:
     """Seconds that no other thread could have worked, start-up apart, and the stage that is the longest in order. What
     one thread does in order is one stage: `learn` and what it calls."""
-    joined = {"put shards together": "main thread", "summary": "main thread", "learn": "main thread"}
+    joined = dict.fromkeys(("put shards together", "summary", "learn", "latencies", "analysis"), "main thread")
     kinds = {stage: kind for stage, _, _, kind in STAGES}
     by_stage: dict[str, float] = defaultdict(float)
     for stage, thread, seconds in figures["stages"]:
