@@ -355,12 +355,16 @@ class Window:
         return tuple(messages)
 
     def messages(
-        self, apis: Collection[int] | None = None, directions: Mapping[int, int] = MappingProxyType({})
+        self,
+        apis: Collection[int] | None = None,
+        directions: Mapping[int, int] = MappingProxyType({}),
+        newest: int | None = None,
     ) -> Iterator[Message]:
         """Raw messages, where those are kept: of some APIs, or of all; of those in `directions` of that alone (0:
-        requests)."""
+        requests); where `newest` is given, that many of each shard."""
         for rows, heap in self.raw_rows(apis, directions):
-            for begin in range(0, len(rows), _MESSAGES_AT_ONCE):
+            first = 0 if newest is None else max(0, len(rows) - newest)
+            for begin in range(first, len(rows), _MESSAGES_AT_ONCE):
                 yield from _messages(rows[begin : begin + _MESSAGES_AT_ONCE], heap.data)
 
     def raw_rows(

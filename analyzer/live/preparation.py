@@ -20,9 +20,6 @@ from kwire.captures.live.taps import Tap
 if TYPE_CHECKING:
     from kwire.analyzer.options.common import ReadArguments
 
-WINDOW_BYTES = 1 << 20
-"""Bytes of a live window: it is handed on 50 ms after its first byte in any case."""
-
 _SAMPLE = Path(__file__).resolve().parents[2] / "captures" / "samples" / "codecs-franzgo-4.3" / "capture.pcap"
 
 
@@ -54,7 +51,7 @@ def reading(options: ReadArguments) -> ReadOptions:
     """How to read what comes live."""
     how = ReadOptions.from_arguments(options)
     threads = how.threads or min(FEW_THREADS, cores())
-    return dataclasses.replace(how, window_bytes=how.window_bytes or WINDOW_BYTES, threads=threads)
+    return dataclasses.replace(how, threads=threads)
 
 
 def warm_up() -> None:

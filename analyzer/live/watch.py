@@ -26,7 +26,7 @@ from kwire.analyzer.live.live_counts import SECONDS, Moment
 from kwire.analyzer.live.preparation import begun, reading, sampled, say, warm_up
 from kwire.analyzer.live.stop_conditions import ended_by
 from kwire.analyzer.live.watch_session import WatchSession
-from kwire.analyzer.pipeline.points import AnalysisOptions, parsed
+from kwire.analyzer.pipeline.points import AnalysisOptions, how_to_read, parsed
 from kwire.captures.files import CapturePoint, capture_points
 from kwire.captures.frame_kinds import unread_lines
 from kwire.captures.live.capture_queue import CaptureQueue
@@ -131,7 +131,8 @@ def _watch(options: WatchOptions, source: WatchedSource) -> int:
     screen = _on_screen(options)
     wanted = parsed(options.filter)
     keeps = (screen and not options.once) or (wanted is not None and wanted.needs_bodies)
-    settings = reading(options).settings(keep_messages=keeps)
+    choice = AnalysisOptions.of(options.filter, records="none")
+    settings = how_to_read(reading(options).settings(keep_messages=keeps), choice, 0)
     session = WatchSession(
         source.point, settings, source.stdin, wanted, telling=not screen and not options.once, place=source.place
     )

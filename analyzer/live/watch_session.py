@@ -40,7 +40,7 @@ FINDINGS: Final = 100
 """Newest findings that are kept."""
 
 MOST_MESSAGES: Final = 2000
-"""Messages of a window up to which they are kept for a look: beyond it they cost more than the rest."""
+"""Newest messages of a window that are kept for a look: more cost more than all else."""
 
 MOST_NAMES: Final = 250_000
 """Distinct names (client ids, members, topics, lists of them) after which an engine is replaced by a fresh one: they
@@ -235,9 +235,8 @@ class WatchSession(Sink[None]):
     def _take(self, window: Window) -> None:
         window = self._latency.take(window)
         self._topics.take(window)
-        keeps_messages = self._keeps and (self._wanted_bodies or len(window.message_places()[0]) <= MOST_MESSAGES)
-        if keeps_messages:
-            self._messages.take(window)
+        if self._keeps:
+            self._messages.take(window, None if self._wanted_bodies else MOST_MESSAGES)
         rows = window.every
         if self.wanted is not None:
             rows = self._chosen(window)

@@ -45,10 +45,10 @@ class HeldMessages:
         self._requests: dict[Key, Message] = {}
         self._responses: dict[Key, Message] = {}
 
-    def take(self, window: Window) -> None:
-        """Add one window's messages."""
+    def take(self, window: Window, newest: int | None = None) -> None:
+        """Add one window's messages; `newest`: no more than so many of each shard."""
         requests, responses = self._requests, self._responses
-        for message in window.messages(self._apis, self._directions):
+        for message in window.messages(self._apis, self._directions, newest):
             (requests if message.request else responses)[message.connection, message.ordinal] = message
 
     def pop(self, connection: int, exchange: int, reply: int) -> tuple[Message | None, Message | None]:

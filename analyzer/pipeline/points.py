@@ -193,14 +193,14 @@ def _point_rows(
 
 
 def how_to_read(settings: Settings, options: AnalysisOptions, size: int) -> Settings:
-    """How the engine is to read for what is chosen, of a capture point of so many bytes (0: nobody knows). Of a large
-    one it reads more at a time, unless somebody said how much, or rows are made of all that it read: one a record, or
-    raw messages."""
+    """How the engine is to read for what is chosen, of a capture point of so many bytes (0: nobody knows, and what
+    comes live is handed on soon, however much there is room for). Of a large one it reads more at a time, unless
+    somebody said how much, or rows are made of all that it read: one a record, or raw messages."""
     how = dataclasses.replace(settings, keep_records=options.keep_records)
     few_rows = options.records in (NO_RECORDS, BATCHES) and not options.keep_bytes
     if not few_rows or settings.window_bytes != Settings().window_bytes:
         return how
-    large = LARGE_BYTES if size >= LARGE_POINT else USUAL_BYTES
+    large = USUAL_BYTES if 0 < size < LARGE_POINT else LARGE_BYTES
     return dataclasses.replace(how, window_bytes=WINDOW_BYTES, large_bytes=large)
 
 

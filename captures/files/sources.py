@@ -45,9 +45,10 @@ ZSTD_PIECE_BYTES = 1 << 11
 LARGEST_ZSTD_WINDOW_BYTES = 128 << 20
 """zstd frames may ask for a history as large as they like; this is what the zstd tool grants without being asked."""
 
-LIVE_WAIT_SECONDS = 0.05
-"""So long after its first byte a window of a pipe is handed on half full, so that live traffic shows up at once: a
-deadline, since a pipe with a packet now and then is never silent for as long as that."""
+LIVE_WAIT_SECONDS = 0.2
+"""So long after its first byte a window of a pipe is handed on half full, so that live traffic shows up soon: a
+deadline, since a pipe with a packet now and then is never silent for as long as that. Each window has a price of its
+own, which is half of all where there are 20 a second."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,25 +1,32 @@
 """Live capture under load: what is lost, and what it costs.
 
     python -m tests.bench.live                          # record at 100,000 packets/s, watch at 50,000/s, 10 s each
+    python -m tests.bench.live --what watch --rate 200000 --seconds 60
+    python -m tests.bench.live --what watch --capture big64k.pcap --rate 10000   # frames of up to 64 KB
     python -m tests.bench.live --what watch --metrics   # watch at 50,000/s, with a scrape each second
     python -m tests.bench.live --client-ids 1000000     # of a file: is RssAnon of watch --metrics flat?
     python -m tests.bench.live --soak 1800              # watch, analyze and record at 3,000/s at once: is RssAnon flat?
     unshare -n python -m tests.bench.live ...           # the same in a network namespace of its own
 
-A generator process writes the *small* capture's packets to a TAP device at a steady rate, from the second processor
-where there is one; kwire captures on it from the first. The generator says how fast it was, and first how fast it is
-when nobody listens: what is slower than asked for in a run, and not much faster alone, is the generator. All packets
-are counted on both ends: sent = recorded + said to be lost. The capture comes turn after turn, each from other ports
-and by clients of other names. Root is needed.
+A generator process sends the *small* capture's packets, or those of `--capture`, through one end of a pair of veth
+devices at a steady rate, from the second processor where there is one; kwire captures on the other end, from the first.
+The generator says how fast it was, and first how fast it is when nobody listens: what is slower than asked for in a
+run, and not much faster alone, is the generator. All packets are counted on both ends: sent = recorded + said to be
+lost. The capture comes turn after turn, each from other ports and, where it is generated, by clients of other names.
+Beside what a packet cost stands what it costs `kwire analyze` of the same file. Root is needed, and `ip`.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
+import errno
 import json
 import os
+import resource
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -31,60 +38,120 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tests.analyzer import forging
 from tests.bench import generate
 from tests.bench.__main__ import begin_result, save, say
 from tests.captures import forge
-from tests.live import Wire
 from tests.shared import KWIRE, ROOT
 
 _BATCH_SECONDS = 0.002
-_BROKER_PORT = (9092).to_bytes(2, "big")
+_BROKER_PORT = 9092
 _CLIENT_AT = 80
 """Where a packet that begins with a request has its client's name: an even place in its TCP segment."""
+_TCP_AT, _URGENT_AT = 34, 52
+"""The TCP header, and its urgent pointer, in a packet of Ethernet and IPv4 without options."""
 _SOAK_RATE = 3000
 _SAMPLE_SECONDS = 10.0
+_SOL_PACKET, _QDISC_BYPASS = 263, 20
+_LARGEST_MTU = 65_535
+_AT_ONCE = 64
 
 
-def frames_of(path: Path) -> list[bytes]:
-    """The packets of a pcap file."""
-    data, at, packets = path.read_bytes(), 24, []
-    while at < len(data):
-        size = struct.unpack_from("<I", data, at + 8)[0]
-        packets.append(data[at + 16 : at + 16 + size])
-        at += 16 + size
-    return packets
+class Veth:
+    """A pair of veth devices, up while this is open: what goes into `sender` comes out of `name`."""
+
+    def __init__(self) -> None:
+        self.name, self.sender = f"kwb{os.getpid() % 100_000}", f"kws{os.getpid() % 100_000}"
+        self._ip("link", "add", "name", self.name, "type", "veth", "peer", "name", self.sender)
+        for device in (self.name, self.sender):
+            self._ip("link", "set", device, "mtu", str(_LARGEST_MTU), "up")
+
+    @staticmethod
+    def _ip(*words: str) -> None:
+        subprocess.run(["ip", *words], check=True)
+
+    def close(self) -> None:
+        self._ip("link", "delete", self.name)
 
 
-def again(frame: bytes, turn: int) -> bytes:
-    """A packet of the capture's next turn: from another port, so that connections are new, and a client of another
-    name; the urgent pointer, which nobody reads, takes what keeps the checksum right."""
-    at = 36 if frame[34:36] == _BROKER_PORT else 34
-    port = int.from_bytes(frame[at : at + 2], "big")
-    other = (port + 977 * turn) % 65_536
-    less = port - other
-    behind = frame[54:]
-    if at == 34 and len(frame) > _CLIENT_AT + 8:
-        was, name = frame[_CLIENT_AT : _CLIENT_AT + 2], bytes([97 + turn % 26, 97 + turn // 26 % 26])
-        less += int.from_bytes(was, "big") - int.from_bytes(name, "big")
-        behind = frame[54:_CLIENT_AT] + name + frame[_CLIENT_AT + 2 :]
-    changed = frame[:at] + other.to_bytes(2, "big") + frame[at + 2 : 52] + (less % 65_535).to_bytes(2, "big")
-    return changed + behind
+class Sender:
+    """Sends a pcap file's packets, many in a system call, turn after turn. port: the broker's; `renames`: clients get
+    other names in each turn, as they can where all TCP headers have 20 bytes."""
+
+    def __init__(self, interface: str, path: Path, port: int, renames: bool) -> None:
+        self._data, self._turn, self._renames = np.fromfile(path, np.uint8), 0, renames
+        at, places = 24, []
+        raw = memoryview(self._data.data)
+        while at < len(raw):
+            (size,) = struct.unpack_from("<I", raw, at + 8)
+            places.append((at + 16, size))
+            at += 16 + size
+        self._at, self._sizes = np.array(places, np.int64).T
+        self.count = len(places)
+        # `struct mmsghdr` takes 64 bytes: an address, the vector of one piece and how many, control data, flags.
+        self._vectors = np.stack([self._at + self._data.ctypes.data, self._sizes], axis=1)
+        self._headers = np.zeros((self.count, 8), np.uint64)
+        self._headers[:, 2] = self._vectors.ctypes.data + 16 * np.arange(self.count)
+        self._headers[:, 3] = 1
+        self._from_broker = self._number(np.arange(self.count), _TCP_AT) == port
+        self._named = ~self._from_broker & (self._sizes > _CLIENT_AT + 8)
+        self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+        self._socket.bind((interface, 0))
+        self._socket.setsockopt(_SOL_PACKET, _QDISC_BYPASS, 1)
+        self._c = ctypes.CDLL(None, use_errno=True)
+
+    def _number(self, rows: np.ndarray, at: int) -> np.ndarray:
+        """Return the two bytes at a place of packets."""
+        place = self._at[rows] + at
+        return self._data[place].astype(np.int64) << 8 | self._data[place + 1]
+
+    def _put(self, rows: np.ndarray, at: int, number: np.ndarray) -> None:
+        place = self._at[rows] + at
+        self._data[place], self._data[place + 1] = number >> 8, number & 0xFF
+
+    def go_on(self) -> None:
+        """Make the packets those of the next turn: from other ports, so that connections are new, and by clients of
+        other names; the urgent pointer, which nobody reads, takes what keeps the checksum right."""
+        self._turn += 1
+        every, less = np.arange(self.count), np.zeros(self.count, np.int64)
+        for rows, at in ((every[self._from_broker], _TCP_AT + 2), (every[~self._from_broker], _TCP_AT)):
+            port = self._number(rows, at)
+            other = (port + 977) % 65_536
+            less[rows] += port - other
+            self._put(rows, at, other)
+        if self._renames:
+            rows = every[self._named]
+            name = (97 + self._turn % 26) << 8 | 97 + self._turn // 26 % 26
+            less[rows] += self._number(rows, _CLIENT_AT) - name
+            self._put(rows, _CLIENT_AT, np.full(len(rows), name))
+        self._put(every, _URGENT_AT, (self._number(every, _URGENT_AT) + less) % 65_535)
+
+    def send(self, first: int, count: int) -> int:
+        """Send packets of this turn; returns how many."""
+        pointer = ctypes.c_void_p(self._headers.ctypes.data + 64 * first)
+        sent: int = self._c.sendmmsg(self._socket.fileno(), pointer, min(count, _AT_ONCE), 0)
+        if sent < 0 and ctypes.get_errno() not in (errno.ENOBUFS, errno.EAGAIN):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        return max(sent, 0)
 
 
-def send(descriptor: int, path: Path, rate: int, seconds: float) -> None:
+def send(interface: str, path: Path, port: int, rate: int, seconds: float) -> None:
     """In the generator: packets at a rate, the capture turn after turn; prints how many, and in how long."""
     if hasattr(os, "sched_setaffinity") and (os.cpu_count() or 1) > 1:
         os.sched_setaffinity(0, {1})
-    frames, write = frames_of(path), os.write
+    sender = Sender(interface, path, port, renames=port == _BROKER_PORT)
     begun = time.monotonic()
-    sent = 0
+    sent = at = 0
     while (now := time.monotonic() - begun) < seconds:
         due = int(now * rate)
         while sent < due:
-            turn, at = divmod(sent, len(frames))
-            write(descriptor, again(frames[at], turn) if turn else frames[at])
-            sent += 1
+            if at == sender.count:
+                sender.go_on()
+                at = 0
+            done = sender.send(at, min(due - sent, sender.count - at))
+            sent, at = sent + done, at + done
         time.sleep(_BATCH_SECONDS)
     print(json.dumps({"sent": sent, "seconds": time.monotonic() - begun}), flush=True)
 
@@ -96,9 +163,11 @@ def anonymous_mb(process: int) -> float:
     return 0.0
 
 
-def processor_seconds(process: int) -> float:
+def processor_seconds(process: int) -> tuple[float, float]:
+    """Return what a process took of processors, its own code's time and the kernel's."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    own, kernel = (int(field) / os.sysconf("SC_CLK_TCK") for field in fields[11:13])
+    return own, kernel
 
 
 def arguments(what: str, folder: Path) -> list[str]:
@@ -195,29 +264,32 @@ def many_clients(clients: int) -> dict[str, Any]:
     return {"what": "client ids", "clients": clients, "rss_anon_mb": memory, "series": series}
 
 
-def generator(wire: Wire, capture: Path, rate: int, seconds: float) -> subprocess.Popen[str]:
+def generator(veth: Veth, capture: Path, port: int, rate: int, seconds: float) -> subprocess.Popen[str]:
     """Begin to send."""
+    arguments = [veth.sender, str(capture), str(port), str(rate), str(seconds)]
     return subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "tests.bench.live",
-            "--generate",
-            str(wire.descriptor),
-            str(capture),
-            str(rate),
-            str(seconds),
-        ],
+        [sys.executable, "-m", "tests.bench.live", "--generate", *arguments],
         cwd=ROOT,
-        pass_fds=(wire.descriptor,),
         stdout=subprocess.PIPE,
         text=True,
     )
 
 
-def alone(wire: Wire, capture: Path) -> float:
+def analyzed(capture: Path) -> float:
+    """Return the time of its own code, in microseconds a packet, that `kwire analyze` of a capture takes."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    with tempfile.TemporaryDirectory(prefix="kwire-live-") as folder:
+        command = [*KWIRE, "analyze", str(capture), "--records", "none", "--json", "-o", str(Path(folder, "dataset"))]
+        said = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+    micros = float(spent / json.loads(said)["captures"][0]["packets"] * 1e6)
+    say(f"   analyze of the file: {micros:.2f} us a packet, the kernel's apart")
+    return micros
+
+
+def alone(veth: Veth, capture: Path, port: int) -> float:
     """Packets a second that the generator can send when nobody listens."""
-    with generator(wire, capture, 10**7, 3.0) as sending:
+    with generator(veth, capture, port, 10**7, 3.0) as sending:
         assert sending.stdout is not None
         sent = json.loads(sending.stdout.read())
     rate = float(sent["sent"] / sent["seconds"])
@@ -225,7 +297,7 @@ def alone(wire: Wire, capture: Path) -> float:
     return rate
 
 
-def soak(wire: Wire, capture: Path, rate: int, seconds: float, folder: Path) -> dict[str, Any]:
+def soak(veth: Veth, capture: Path, port: int, rate: int, seconds: float, folder: Path) -> dict[str, Any]:
     """All three at once at a modest rate, for long: how much anonymous memory each has, every ten seconds."""
     commands = ("record", "watch", "analyze")
     with contextlib.ExitStack() as stack:
@@ -235,7 +307,7 @@ def soak(wire: Wire, capture: Path, rate: int, seconds: float, folder: Path) -> 
             out = stack.enter_context(open(folder / f"{what}.out", "w", encoding="utf-8"))
             running[what] = stack.enter_context(
                 subprocess.Popen(
-                    [*KWIRE, what, "-i", wire.name, *arguments(what, folder), *more],
+                    [*KWIRE, what, "-i", veth.name, *arguments(what, folder), *more],
                     cwd=ROOT,
                     stdout=out,
                     stderr=subprocess.PIPE,
@@ -250,14 +322,14 @@ def soak(wire: Wire, capture: Path, rate: int, seconds: float, folder: Path) -> 
         for drain in drains:
             drain.start()
         memory: dict[str, list[int]] = {what: [] for what in commands}
-        with generator(wire, capture, rate, seconds) as sending:
+        with generator(veth, capture, port, rate, seconds) as sending:
             while sending.poll() is None:
                 time.sleep(_SAMPLE_SECONDS)
                 for what, process in running.items():
                     memory[what].append(round(anonymous_mb(process.pid)))
             assert sending.stdout is not None
             sent = json.loads(sending.stdout.read())
-        spent = {what: processor_seconds(process.pid) for what, process in running.items()}
+        spent = {what: sum(processor_seconds(process.pid)) for what, process in running.items()}
         for process in running.values():
             process.send_signal(signal.SIGTERM)
             assert process.wait() == 0
@@ -291,10 +363,17 @@ def soak(wire: Wire, capture: Path, rate: int, seconds: float, folder: Path) -> 
 
 
 def timed(
-    what: str, wire: Wire, capture: Path, rate: int, seconds: float, folder: Path, metrics: bool = False
+    what: str,
+    veth: Veth,
+    capture: Path,
+    port: int,
+    rate: int,
+    seconds: float,
+    folder: Path,
+    metrics: bool = False,
 ) -> dict[str, Any]:
     """One run."""
-    command = [*KWIRE, what, "-i", wire.name, *arguments(what, folder)]
+    command = [*KWIRE, what, "-i", veth.name, *arguments(what, folder)]
     command += ["--metrics", "0"] if metrics else []
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {0})
@@ -308,14 +387,14 @@ def timed(
             scrapes = Scrapes(line.split()[-1]) if "metrics at" in line else scrapes
         if metrics and scrapes is None:
             scrapes = Scrapes(kwire.stderr.readline().split()[-1])
-        sending = generator(wire, capture, rate, seconds)
+        sending = generator(veth, capture, port, rate, seconds)
         memory: list[float] = []
         while sending.poll() is None:
             time.sleep(min(_SAMPLE_SECONDS, seconds / 4))
             memory.append(anonymous_mb(kwire.pid))
         assert sending.stdout is not None
         sent = json.loads(sending.stdout.read())
-        spent = processor_seconds(kwire.pid)
+        own, kernel = processor_seconds(kwire.pid)
         if scrapes is not None:
             while scrapes.packets + scrapes.values.get("kwire_capture_dropped_packets_total", 0) < sent["sent"]:
                 time.sleep(0.5)
@@ -327,7 +406,8 @@ def timed(
         "what": what,
         "rate": sent["sent"] / sent["seconds"],
         "sent": sent["sent"],
-        "processor_seconds": spent,
+        "processor_seconds": own + kernel,
+        "own_us_a_packet": own / sent["sent"] * 1e6,
         "rss_anon_mb": [round(megabytes) for megabytes in memory],
     }
     if what == "record":
@@ -346,7 +426,8 @@ def timed(
         say(f"   {scrapes.number} scrapes, the longest {scrapes.longest:.2f} s; {scrapes.packets:,} packets counted")
     say(
         f"   {what}: {result['rate']:,.0f} packets/s, {result['sent']:,} sent, {result['lost']:,} lost, "
-        f"{spent:.2f} s of processor, RssAnon {result['rss_anon_mb']} MB"
+        f"{own + kernel:.2f} s of processor, {result['own_us_a_packet']:.2f} us a packet without the kernel's, "
+        f"RssAnon {result['rss_anon_mb']} MB"
     )
     return result
 
@@ -356,33 +437,43 @@ def main() -> None:
     parser.add_argument("--what", choices=("record", "watch"), action="append")
     parser.add_argument("--rate", type=int, help="packets a second (default: 100,000 for record, 50,000 for watch)")
     parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument(
+        "--capture",
+        type=Path,
+        help="a pcap of Ethernet and IPv4 to send; beside it NAME.json with the port, as of tests.bench.real",
+    )
     parser.add_argument("--soak", type=float, metavar="SECONDS", help="all three at once, in place of rates")
     parser.add_argument("--metrics", action="store_true", help="watch answers scrapes meanwhile")
     parser.add_argument("--client-ids", type=int, metavar="N", help="watch of a stream of so many clients instead")
-    parser.add_argument("--generate", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--generate", nargs=5, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.generate:
-        descriptor, path, rate, seconds = options.generate
-        send(int(descriptor), Path(path), int(rate), float(seconds))
+        interface, path, port, rate, seconds = options.generate
+        send(interface, Path(path), int(port), int(rate), float(seconds))
         return
     if options.client_ids:
         save({**begin_result("live"), "runs": [many_clients(options.client_ids)]})
         return
     results = []
-    with tempfile.TemporaryDirectory(prefix="kwire-live-") as temporary, closing(Wire()) as wire:
+    with tempfile.TemporaryDirectory(prefix="kwire-live-") as temporary, closing(Veth()) as veth:
         folder = Path(temporary)
-        capture = folder / "small.pcap"
+        capture, port = options.capture or folder / "small.pcap", _BROKER_PORT
         rates = {"record": options.rate or 100_000, "watch": options.rate or 50_000}
         if options.soak:
             rates = {"soak": options.rate or _SOAK_RATE}
         wanted = max(rates[what] for what in options.what or rates) * min(options.seconds, 10.0)
-        generate.small(capture, int(wanted * 175))
-        results.append({"what": "generator alone", "rate": alone(wire, capture)})
+        if options.capture is None:
+            generate.small(capture, int(wanted * 175))
+        else:
+            port = int(json.loads(capture.with_suffix(".json").read_text())["port"])
+        results.append({"what": "generator alone", "rate": alone(veth, capture, port)})
         if options.soak:
-            results.append(soak(wire, capture, rates["soak"], options.soak, folder))
+            results.append(soak(veth, capture, port, rates["soak"], options.soak, folder))
         for what in () if options.soak else options.what or ("record", "watch"):
             metrics = options.metrics and what == "watch"
-            results.append(timed(what, wire, capture, rates[what], options.seconds, folder, metrics))
+            results.append(timed(what, veth, capture, port, rates[what], options.seconds, folder, metrics))
+        if not options.soak and "watch" in (options.what or rates):
+            results.append({"what": "analyze", "own_us_a_packet": analyzed(capture)})
     save({**begin_result("live"), "runs": results})
 
 

@@ -90,6 +90,7 @@ def test_of_what_is_read_more_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None
         LARGE_BYTES
     ] * 2 + [0] * 2
     assert large_bytes_of(default) == LARGE_BYTES > large_bytes_of(default, 999) == USUAL_BYTES
+    assert large_bytes_of(default, 0) == LARGE_BYTES, "what comes live"
     assert large_bytes_of(default, keep_bytes=True) == large_bytes_of(ReadOptions(window_bytes=5000)) == 0
 
 
