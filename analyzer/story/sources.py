@@ -83,8 +83,8 @@ class Source:
         # What is asked for is rare: to know which row groups have some takes only the columns that it is known by.
         empty = pa.schema([stored.schema.field(column) for column in there]).empty_table()
         groups = (group for file in stored.get_fragments() for group in _row_groups(file))
-        found = [group.to_table(stored.schema, there, chosen) for group in groups if group.count_rows(filter=chosen)]
-        return pa.concat_tables([empty, *found])
+        parts = [group.to_table(stored.schema, there, chosen) for group in groups if group.count_rows(filter=chosen)]
+        return pa.concat_tables([empty, *parts])
 
     def stored(self, name: str) -> StoredFrame:
         """The rows of a table as arrays of numbers."""

@@ -105,7 +105,8 @@ class Sender:
     def _number(self, rows: np.ndarray, at: int) -> np.ndarray:
         """Return the two bytes at a place of packets."""
         place = self._at[rows] + at
-        return self._data[place].astype(np.int64) << 8 | self._data[place + 1]
+        number: np.ndarray = self._data[place].astype(np.int64) << 8 | self._data[place + 1]
+        return number
 
     def _put(self, rows: np.ndarray, at: int, number: np.ndarray) -> None:
         place = self._at[rows] + at
@@ -280,9 +281,9 @@ def analyzed(capture: Path) -> float:
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     with tempfile.TemporaryDirectory(prefix="kwire-live-") as folder:
         command = [*KWIRE, "analyze", str(capture), "--records", "none", "--json", "-o", str(Path(folder, "dataset"))]
-        said = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
+        output = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
     spent = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
-    micros = float(spent / json.loads(said)["captures"][0]["packets"] * 1e6)
+    micros = float(spent / json.loads(output)["captures"][0]["packets"] * 1e6)
     say(f"   analyze of the file: {micros:.2f} us a packet, the kernel's apart")
     return micros
 

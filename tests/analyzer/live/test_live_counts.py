@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from kwire import analyzer
-from kwire.analyzer.live import live_counts
+from kwire.analyzer.live import live_counts, watch_session
 from kwire.analyzer.live.live_counts import Moment, bucket, quantile
 from kwire.analyzer.live.watch_session import WatchSession
 from kwire.analyzer.pipeline.points import parsed
@@ -179,3 +179,14 @@ def test_an_exchange_of_each_kind_is_kept_to_look_into() -> None:
     assert produce.row["error_code"], "one that failed, where there is one"
     assert produce.request is not None
     assert produce.response is not None
+
+
+def test_of_many_messages_the_newest_are_kept_to_look_into(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The capture is one window, of which a sixth is kept."""
+    monkeypatch.setattr(watch_session, "MOST_MESSAGES", 40)
+    session = session_of(SAMPLES / "txn-librdkafka-4.3" / "capture.pcap", find=False, window_bytes=1 << 20)
+    whole = [example for example in session.examples.values() if example.request and example.response]
+    without = [example for example in session.examples.values() if not example.request and not example.response]
+    assert whole
+    assert without
+    assert min(example.row["request_time"] for example in whole) > min(row.row["request_time"] for row in without)

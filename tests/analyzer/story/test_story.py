@@ -292,6 +292,19 @@ def test_a_connection_from_its_first_packet_to_its_last(capsys: pytest.CaptureFi
     ]
 
 
+def test_only_row_groups_that_hold_what_is_asked_for_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kwire.analyzer.dataset.parquet_files.ROW_GROUP_ROWS", 10)
+    monkeypatch.setattr("kwire.analyzer.pipeline.point_tables.ENOUGH_ROWS", 20)
+    analyzer.analyze(TXN, tmp_path / "data", window_bytes=4096)
+    dataset = open_dataset(tmp_path / "data")
+    stored, columns = dataset.exchanges, ("api", "request_time", "topics", "connection")
+    for wanted in (pc.field("api") == "EndTxn", pc.field("api").isin(["Produce", "Fetch"]), pc.field("exchange") < 0):
+        table = Source(dataset, dataset.captures[0]["name"]).table("exchanges", columns, wanted)
+        expected = stored.to_table(columns=list(columns), filter=wanted)
+        assert table.to_pylist() == expected.to_pylist()
+        assert table.schema == expected.schema
+
+
 # --- tables made by hand ----------------------------------------------------------------------------------------------
 
 

@@ -20,12 +20,12 @@ def chunks_of(records: Sequence[Record], each: int) -> list[PcapRecords]:
     ]
 
 
-def packets_in(data: bytes) -> list[bytes]:
+def packets_in(data: bytes | memoryview) -> list[bytes]:
     """The records of pcap bytes without a file header, plainly."""
     packets, at = [], 0
     while at < len(data):
         size = struct.unpack_from("<I", data, at + 8)[0]
-        packets.append(data[at : at + 16 + size])
+        packets.append(bytes(data[at : at + 16 + size]))
         at += 16 + size
     assert at == len(data)
     return packets
