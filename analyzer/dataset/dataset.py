@@ -10,6 +10,7 @@ its manifest says, that is told.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -492,6 +493,8 @@ class Writer:
 def concatenated(name: str, parts: Iterable[pa.Table]) -> pa.Table:
     """Tables of one kind as one, with the contract's plain types."""
     schema = tables.schema(name)
-    plain = [part if part.schema.equals(schema) else tables.cast(part, schema) for part in parts]
+    # A cast has a price of its own: a lap of `kwire watch` has hundreds of small parts.
+    alike = [pa.concat_tables(same) for _, same in itertools.groupby(parts, key=lambda part: part.schema)]
+    plain = [part if part.schema.equals(schema) else tables.cast(part, schema) for part in alike]
     whole = pa.concat_tables(plain) if plain else schema.empty_table()
     return pa.Table.from_batches(whole.to_batches(), schema=tables.described(name))  # `from_arrays` loads pandas
