@@ -48,6 +48,7 @@ from tests.shared import KWIRE, ROOT
 
 _BATCH_SECONDS = 0.002
 _BROKER_PORT = 9092
+_GENERATED = "generated-small.pcap"
 _CLIENT_AT = 80
 """Where a packet that begins with a request has its client's name: an even place in its TCP segment."""
 _TCP_AT, _URGENT_AT = 34, 52
@@ -78,7 +79,7 @@ class Veth:
 
 class Sender:
     """Sends a pcap file's packets, many in a system call, turn after turn. port: the broker's; `renames`: clients get
-    other names in each turn, as they can where all TCP headers have 20 bytes."""
+    other names in each turn, as they can in the *small* capture, whose packets begin with a message."""
 
     def __init__(self, interface: str, path: Path, port: int, renames: bool) -> None:
         self._data, self._turn, self._renames = np.fromfile(path, np.uint8), 0, renames
@@ -138,11 +139,11 @@ class Sender:
         return max(sent, 0)
 
 
-def send(interface: str, path: Path, port: int, rate: int, seconds: float) -> None:
+def send(interface: str, path: Path, port: int, rate: int, seconds: float, renames: bool) -> None:
     """In the generator: packets at a rate, the capture turn after turn; prints how many, and in how long."""
     if hasattr(os, "sched_setaffinity") and (os.cpu_count() or 1) > 1:
         os.sched_setaffinity(0, {1})
-    sender = Sender(interface, path, port, renames=port == _BROKER_PORT)
+    sender = Sender(interface, path, port, renames)
     begun = time.monotonic()
     sent = at = 0
     while (now := time.monotonic() - begun) < seconds:
@@ -267,7 +268,8 @@ def many_clients(clients: int) -> dict[str, Any]:
 
 def generator(veth: Veth, capture: Path, port: int, rate: int, seconds: float) -> subprocess.Popen[str]:
     """Begin to send."""
-    arguments = [veth.sender, str(capture), str(port), str(rate), str(seconds)]
+    renames = "renames" if capture.name == _GENERATED else ""
+    arguments = [veth.sender, str(capture), str(port), str(rate), str(seconds), renames]
     return subprocess.Popen(
         [sys.executable, "-m", "tests.bench.live", "--generate", *arguments],
         cwd=ROOT,
@@ -446,11 +448,11 @@ def main() -> None:
     parser.add_argument("--soak", type=float, metavar="SECONDS", help="all three at once, in place of rates")
     parser.add_argument("--metrics", action="store_true", help="watch answers scrapes meanwhile")
     parser.add_argument("--client-ids", type=int, metavar="N", help="watch of a stream of so many clients instead")
-    parser.add_argument("--generate", nargs=5, help=argparse.SUPPRESS)
+    parser.add_argument("--generate", nargs=6, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.generate:
-        interface, path, port, rate, seconds = options.generate
-        send(interface, Path(path), int(port), int(rate), float(seconds))
+        interface, path, port, rate, seconds, renames = options.generate
+        send(interface, Path(path), int(port), int(rate), float(seconds), bool(renames))
         return
     if options.client_ids:
         save({**begin_result("live"), "runs": [many_clients(options.client_ids)]})
@@ -458,7 +460,7 @@ def main() -> None:
     results = []
     with tempfile.TemporaryDirectory(prefix="kwire-live-") as temporary, closing(Veth()) as veth:
         folder = Path(temporary)
-        capture, port = options.capture or folder / "small.pcap", _BROKER_PORT
+        capture, port = options.capture or folder / _GENERATED, _BROKER_PORT
         rates = {"record": options.rate or 100_000, "watch": options.rate or 50_000}
         if options.soak:
             rates = {"soak": options.rate or _SOAK_RATE}
