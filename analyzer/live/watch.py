@@ -26,7 +26,7 @@ from kwire.analyzer.live.live_counts import SECONDS, Moment
 from kwire.analyzer.live.preparation import begun, reading, sampled, say, warm_up
 from kwire.analyzer.live.stop_conditions import ended_by
 from kwire.analyzer.live.watch_session import WatchSession
-from kwire.analyzer.pipeline.points import AnalysisOptions, how_to_read, parsed
+from kwire.analyzer.pipeline.points import AnalysisOptions, how_to_read
 from kwire.captures.files import CapturePoint, capture_points
 from kwire.captures.frame_kinds import unread_lines
 from kwire.captures.live.capture_queue import CaptureQueue
@@ -111,9 +111,8 @@ def _place(options: WatchOptions, folder: str, name: str) -> FolderCheckpoint | 
     """Where to go on; None: nothing can be kept, or another screen keeps it."""
     screen = _on_screen(options)
     way = "screen" if screen else "lines"
-    choice = AnalysisOptions.of(options.filter, records="none")
     try:
-        return FolderCheckpoint(folder, name, reading(options).settings(), choice, way, options.from_start)
+        return FolderCheckpoint(folder, name, reading(options).settings(), _choice(options), way, options.from_start)
     except FolderWatchedError as taken:
         if not screen:
             raise
@@ -123,15 +122,20 @@ def _place(options: WatchOptions, folder: str, name: str) -> FolderCheckpoint | 
     return None
 
 
+def _choice(options: WatchOptions) -> AnalysisOptions:
+    """Choose what is analysed: all but records."""
+    return AnalysisOptions.of(options.filter, records="none")
+
+
 def _on_screen(options: WatchOptions) -> bool:
     return not options.json and sys.stdout.isatty()
 
 
 def _watch(options: WatchOptions, source: WatchedSource) -> int:
     screen = _on_screen(options)
-    wanted = parsed(options.filter)
+    choice = _choice(options)
+    wanted = choice.filter
     keeps = (screen and not options.once) or (wanted is not None and wanted.needs_bodies)
-    choice = AnalysisOptions.of(options.filter, records="none")
     settings = how_to_read(reading(options).settings(keep_messages=keeps), choice, 0)
     session = WatchSession(
         source.point, settings, source.stdin, wanted, telling=not screen and not options.once, place=source.place
