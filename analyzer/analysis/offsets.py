@@ -31,6 +31,7 @@ from kwire.analyzer.analysis.replicated_offsets import Replicated
 from kwire.analyzer.analysis.zookeeper import Committed, offset_of
 from kwire.analyzer.bulk import state as s
 from kwire.analyzer.bulk.rows import Exchanges, Window
+from kwire.analyzer.common import compute
 from kwire.analyzer.dataset import tables
 from kwire.analyzer.dataset.parquet_files import ROW_GROUP_ROWS
 from kwire.analyzer.frame import arrow
@@ -180,10 +181,9 @@ class Offsets:
                 capture, {name: column[here[piece[is_commit]]] for name, column in commits.items()}
             )
             if not is_commit.all():
-                rest = other.take(pa.array(piece[~is_commit] - len(here)))
-                table = pa.concat_tables([table, rest]).take(
-                    pa.array(np.argsort(np.argsort(~is_commit, kind="stable")))
-                )
+                rest = compute.take(other, piece[~is_commit] - len(here))
+                place = np.argsort(np.argsort(~is_commit, kind="stable"))
+                table = compute.take(pa.concat_tables([table, rest]), place)
             yield "offsets", table
 
     # -- commits ------------------------------------------------------------------------------------------------------

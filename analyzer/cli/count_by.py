@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from kwire.analyzer import api
 from kwire.analyzer.cli import text
-from kwire.analyzer.common import address_names
+from kwire.analyzer.common import address_names, compute
 from kwire.analyzer.dataset import tables
 from kwire.analyzer.filter.names import Columns, Operand
 from kwire.analyzer.payloads.options import PayloadOptions
@@ -130,4 +130,4 @@ def _one_by_one(table: pa.Table, name: str) -> pa.Table:
     starts = np.cumsum(np.maximum(lengths, 1)) - np.maximum(lengths, 1)
     element = np.arange(len(parent)) - starts[parent] + first[parent]
     chosen = pa.array(element, mask=lengths[parent] == 0)
-    return table.take(pa.array(parent)).set_column(table.column_names.index(name), name, values.take(chosen))
+    return compute.take(table, parent).set_column(table.column_names.index(name), name, values.take(chosen))

@@ -8,10 +8,10 @@ sizes int64 bytes named `..._bytes`; absent is null, never -1.
 from __future__ import annotations
 
 import functools
-from typing import Final
 
 import pyarrow as pa
 
+from kwire.analyzer.common import compute
 from kwire.analyzer.dataset.analysis_tables import (
     CLIENTS,
     FINDINGS,
@@ -622,19 +622,11 @@ def is_same_type(stored: pa.DataType, contract: pa.DataType) -> bool:
     return bool(plain.get(stored, stored) == contract)
 
 
-FEW_ROWS: Final = 1_000
-"""Rows whose values are soon taken one by one. PyArrow's functions take as long to load as a small capture to read."""
-
-
-def cast(table: pa.Table, wanted: pa.Schema) -> pa.Table:
-    """Cast the columns of a table, in their order, to the types of a schema."""
-    if len(table) > FEW_ROWS:
-        return table.cast(wanted)
-    columns = [
-        column if column.type == field.type else pa.array(column.to_pylist(), field.type)
-        for column, field in zip(table.columns, wanted, strict=True)
-    ]
-    return pa.Table.from_arrays(columns, schema=wanted)
+def cast(table: compute.Rows, wanted: pa.Schema) -> compute.Rows:
+    """Cast the columns of a table or a batch, in their order, to the types of a schema."""
+    columns = [compute.cast(column, field.type) for column, field in zip(table.columns, wanted, strict=True)]
+    rows: compute.Rows = type(table).from_arrays(columns, schema=wanted)
+    return rows
 
 
 @functools.cache

@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from kwire.analyzer.common import compute
 from kwire.analyzer.common.times import moment
 from kwire.analyzer.dataset import tables
 from kwire.captures.kernels import NULL
@@ -74,10 +75,7 @@ def codes(column: pa.ChunkedArray) -> np.ndarray:
         if absent is not None:
             values[absent] = values[~absent].min() - 1
         return values
-    if len(column) > tables.FEW_ROWS:
-        return numbers(as_array(column).dictionary_encode().indices, -1)
-    numbered: dict[str | None, int] = {}
-    return np.array([numbered.setdefault(value, len(numbered)) for value in column.to_pylist()], np.int64)
+    return numbers(compute.dictionary_encode(as_array(column)).indices, -1)
 
 
 def numbers(values: pa.Array, null: int) -> np.ndarray:

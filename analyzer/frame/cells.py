@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
+from kwire.analyzer.common import compute
 from kwire.analyzer.dataset import tables
 
 ROWS: Final = 1024
@@ -50,13 +52,13 @@ class Part:
         """A column of times as microseconds since 1970. Raises KeyError."""
         values = self._micros.get(name)
         if values is None:
-            values = self._micros[name] = self.batch.column(name).cast(pa.int64()).to_pylist()
+            values = self._micros[name] = compute.cast(self.batch.column(name), pa.int64()).to_pylist()
         return values
 
 
 def _objects(values: pa.Array) -> list[Any]:
     if pa.types.is_list(values.type) and pa.types.is_dictionary(values.type.value_type):
-        values = values.cast(pa.list_(values.type.value_type.value_type))
+        values = compute.cast(values, pa.list_(values.type.value_type.value_type))
     if not pa.types.is_dictionary(values.type):
         return list(values.to_pylist())
     few = [*values.dictionary.to_pylist(), None]
@@ -125,10 +127,6 @@ def table(rows: Sequence[Mapping[str, Any]], name: str, wanted: Sequence[str] | 
             places.append(seen)
             seen += 1
     if len({batch.schema for batch in batches}) > 1:
-        batches = [
-            pa.RecordBatch.from_arrays(
-                [column.cast(kind) for column, kind in zip(batch.columns, schema.types, strict=True)], schema=schema
-            )
-            for batch in batches
-        ]
-    return pa.Table.from_batches(batches).unify_dictionaries().take(pa.array(places)).cast(schema)
+        batches = [tables.cast(batch, schema) for batch in batches]
+    rows = compute.take(pa.Table.from_batches(batches).unify_dictionaries(), np.array(places, np.int64))
+    return tables.cast(rows, schema)

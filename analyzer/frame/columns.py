@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from kwire.analyzer.dataset import tables
+from kwire.analyzer.common import compute
 from kwire.analyzer.frame import arrow, spill
 from kwire.analyzer.frame.frame import NULL
 
@@ -155,14 +155,9 @@ def _greatest(chunk: pa.Array) -> int:
 
 def encode(chunk: pa.Array, known: dict[str, int]) -> np.ndarray:
     """int32[n]: the code of each text, -1 where null; new texts get the next code in `known`."""
-    if len(chunk) <= tables.FEW_ROWS and not pa.types.is_dictionary(
-        chunk.type
-    ):  # PyArrow's functions take time to load
-        texts = chunk.to_pylist()
-        return np.array([-1 if text is None else known.setdefault(text, len(known)) for text in texts], np.int32)
     if pa.types.is_null(chunk.type):
         chunk = pa.nulls(len(chunk), pa.string())
-    encoded = chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
+    encoded = chunk if pa.types.is_dictionary(chunk.type) else compute.dictionary_encode(chunk)
     indices = arrow.numbers(encoded.indices, -1) if encoded.null_count else arrow.stored(encoded.indices)
     texts = encoded.dictionary
     used = np.zeros(len(texts) + 1, np.bool_)

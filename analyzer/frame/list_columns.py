@@ -15,6 +15,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from kwire.analyzer.common import compute
+
 NULL: Final = -(1 << 63)
 
 HASHED: Final = 1 << 20
@@ -105,7 +107,7 @@ def distinct(lengths: np.ndarray, elements: np.ndarray) -> tuple[np.ndarray, np.
 def numbered(values: np.ndarray) -> np.ndarray:
     """Number distinct values by their first occurrence: int64[n]."""
     if len(values) > HASHED:
-        indices = pa.array(values).dictionary_encode().indices
+        indices = compute.dictionary_encode(pa.array(values)).indices
         return np.asarray(indices.to_numpy(zero_copy_only=False).astype(np.int64))
     order = np.argsort(values, kind="stable")
     new = np.ones(len(values), np.bool_)

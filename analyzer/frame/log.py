@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from kwire.analyzer.common import compute
 from kwire.analyzer.dataset import tables
 from kwire.analyzer.frame.arrow import distinct
 from kwire.captures.kernels import NULL
@@ -232,11 +233,11 @@ class OrderedRows:
 
     def table(self, capture: str) -> pa.Table:
         """Return all rows, of that capture."""
-        if not self._orders:  # PyArrow's functions take time to load
+        if not self._orders:
             return self._schema.empty_table()
         self._settle()
         whole, self._parts = pa.concat_tables(self._parts), []
         order = sorted(range(len(whole)), key=self._orders.__getitem__)
         if any(at != position for position, at in enumerate(order)):
-            whole = whole.take(pa.array(order))
+            whole = compute.take(whole, np.array(order))
         return whole.set_column(self._capture, "capture", pa.repeat(pa.scalar(capture, pa.string()), len(whole)))

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
+from kwire.analyzer.common import compute
 from kwire.analyzer.dataset import tables
 from kwire.analyzer.dataset.dataset import Dataset, StoredDataset, readable
 from kwire.analyzer.frame import arrow
@@ -395,7 +396,7 @@ class StoredFrame(Frame):
         for positions in group(group_of):
             number = int(group_of[positions[0]])
             part = self._source.read_group(self.name, self._groups[number], self._capture, columns)
-            yield positions, part.take(arrow.over(rows[positions] - self._ends[number], pa.int64()))
+            yield positions, compute.take(part, rows[positions] - self._ends[number])
 
     def every(self, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """Return all rows of a small table as dictionaries; times as us."""

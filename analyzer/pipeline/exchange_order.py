@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from kwire.analyzer.bulk.message_columns import MessageColumns
 from kwire.analyzer.bulk.rows import Message, Window
+from kwire.analyzer.common import compute
 from kwire.analyzer.frame import arrow, spill
 from kwire.analyzer.messages.exchange import Exchange
 from kwire.analyzer.pipeline.drive import Sink
@@ -80,10 +81,10 @@ class ExchangeBlock:
         """Some of the exchanges, in any order."""
         requests, responses = self.messages
         messages = requests.take(rows), responses.take(rows)
-        table = self.rows.take(pa.array(rows))
+        table = compute.take(self.rows, rows)
         if self._partitions is None:
             return ExchangeBlock(table, messages)
-        partitions = self._partitions.take(pa.array(_ranges(self._ends, rows)))
+        partitions = compute.take(self._partitions, _ranges(self._ends, rows))
         return ExchangeBlock(table, messages, partitions, np.append(0, np.cumsum(np.diff(self._ends)[rows])))
 
     def has_elements(self, name: str) -> np.ndarray:
@@ -270,7 +271,7 @@ class _Stored:
         tables = []
         for part in np.unique(parts).tolist():
             table = pa.ipc.open_stream(self._heap.get(*self._at[part])).read_all()
-            tables.append(table.take(pa.array(wanted[parts == part] - self._begins[part])))
+            tables.append(compute.take(table, wanted[parts == part] - self._begins[part]))
         return _concat(tables)
 
 

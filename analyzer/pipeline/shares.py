@@ -47,6 +47,7 @@ from kwire.analyzer.bulk.engine import Engine, Settings, Share, ShareOfPackets
 from kwire.analyzer.bulk.facts import Facts, SlotNaming, facts_of, put_together
 from kwire.analyzer.bulk.rows import Exchanges, Names, ShardMerger
 from kwire.analyzer.bulk.wire_format import WireExchanges, from_wire, to_wire
+from kwire.analyzer.common import compute
 from kwire.analyzer.dataset import tables
 from kwire.analyzer.dataset.dataset import TableFiles
 from kwire.analyzer.dataset.parquet_files import tables_of
@@ -338,7 +339,7 @@ def merge(
                 table = pa.concat_tables(pa.ipc.open_stream(_bytes_of(piece)).read_all() for piece in by_table[name])
                 table = table.unify_dictionaries().combine_chunks()
                 order = _order(table[_TRIGGER].to_numpy(), table[_BORN].to_numpy())
-                parts.write(name, table.drop_columns([_TRIGGER, _BORN]).take(pa.array(order)))
+                parts.write(name, compute.take(table.drop_columns([_TRIGGER, _BORN]), order))
     return parts.close(), own
 
 

@@ -18,6 +18,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from kwire.analyzer.common import compute
 from kwire.analyzer.dataset import tables
 from kwire.analyzer.frame import arrow
 from kwire.analyzer.frame.arrow import text
@@ -152,11 +153,11 @@ def _headers(piece: r.RecordRows) -> pa.Array:
     heap, name_at, name_length, value_at, value_length = headers
     names = _binary(*_bytes(piece, heap, name_at, name_length), np.zeros(headers.shape[1], bool))
     try:
-        names = names.cast(pa.string())  # checks that they are UTF-8
+        names = compute.cast(names, pa.string())  # checks that they are UTF-8
     except pa.ArrowInvalid:
         names = pa.array([text(name) for name in names.to_pylist()], pa.string())
     values = _binary(*_bytes(piece, heap, value_at, value_length), value_length == NULL)
     pairs = pa.StructArray.from_arrays([names, values], names=["key", "value"])
     offsets = np.zeros(len(counts) + 1, np.int32)
     np.cumsum(counts, out=offsets[1:])
-    return pa.ListArray.from_arrays(arrow.over(offsets, pa.int32()), pairs).cast(tables.HEADERS)
+    return compute.cast(pa.ListArray.from_arrays(arrow.over(offsets, pa.int32()), pairs), tables.HEADERS)

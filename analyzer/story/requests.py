@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kwire.analyzer.common import compute
 from kwire.analyzer.frame import arrow
 from kwire.analyzer.frame.columns import encode
 from kwire.analyzer.frame.frame import NULL
@@ -99,7 +100,7 @@ def dialogue(source: Source, connection: str) -> Iterator[Event]:
     millions."""
     table = source.table("exchanges", EXCHANGE_COLUMNS, pc.field("connection") == connection)
     order = np.argsort(arrow.numbers(table["exchange"].combine_chunks(), _LAST), kind="stable")
-    begins = _begins(source, table.select(["api", "error", "status", "topics"]).take(pa.array(order)))
+    begins = _begins(source, compute.take(table.select(["api", "error", "status", "topics"]), order))
     counts = np.diff(begins, append=len(order))
     lasts = source.each("exchanges", table, order[(begins + counts - 1)[counts > 1]])
     for first, many in zip(source.each("exchanges", table, order[begins]), counts.tolist(), strict=True):

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kwire.analyzer.analysis.cluster_metadata import METADATA_TOPIC
+from kwire.analyzer.common import compute
 from kwire.analyzer.dataset import tables
 from kwire.analyzer.dataset.dataset import StoredDataset
 from kwire.analyzer.frame import parquet as stored_tables
@@ -105,7 +106,7 @@ class Source:
             if order is None:
                 some = table.slice(start, _TOGETHER)
             else:
-                some = table.take(pa.array(order[start : start + _TOGETHER]))
+                some = compute.take(table, order[start : start + _TOGETHER])
             yield from self._named(name, some.to_pylist())
 
     def picked(self, stored: StoredFrame, chosen: np.ndarray, columns: Sequence[str]) -> Iterator[Row]:

@@ -87,6 +87,30 @@ def test_what_needs_no_capture_loads_nothing_heavy(words: str) -> None:
     assert loaded & HEAVY == set()
 
 
+SLOW = {"pyarrow.compute", "pyarrow.dataset", "numpy.ma", "importlib.metadata", "pandas"}
+
+
+@pytest.mark.parametrize("words", ["show", "findings", "analyze --out {}"])
+def test_a_first_answer_loads_nothing_that_it_does_not_need(tmp_path: Path, words: str) -> None:
+    """Each of these takes a tenth of what a command takes to begin, or more; how long is measured in tests/bench."""
+    program = (
+        "import os, sys\n"
+        "from kwire.analyzer.cli.parser import command\n"
+        "leave = os._exit\n"
+        "os._exit = lambda code: (print(code, *sorted(sys.modules), file=sys.stderr, flush=True), leave(code))\n"
+        "command()\n"
+    )
+    capture = SAMPLES / "sasl-librdkafka-4.3" / "capture.pcap"
+    arguments = [*words.format(tmp_path / "dataset").split(), str(capture)]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    code, *loaded = done.stderr.splitlines()[-1].split()
+    assert code in "01"
+    assert "pyarrow" in loaded
+    assert sorted(SLOW & set(loaded)) == []
+
+
 def test_help_is_data_and_names_every_command() -> None:
     text = printed("--help")
     assert text.startswith("usage: kwire")
