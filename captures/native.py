@@ -20,7 +20,6 @@ import json
 import struct
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -138,8 +137,7 @@ class Entry(NamedTuple):
         return cls(str(symbol), tuple(parameters), tuple(returns), bool(several))
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectCode:
+class ObjectCode(NamedTuple):
     """An object file with one kernel compiled for one signature."""
 
     entry: Entry

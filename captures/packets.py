@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -421,7 +421,7 @@ class Reader:
         if source.until is not None:
             self._left = FilePosition(windows.base, crc, layout, stopped)
             self._describe(index, source, layout)
-            self.files[index] = replace(self.files[index], size=windows.base, crc32c=crc)
+            self.files[index] = self.files[index]._replace(size=windows.base, crc32c=crc)
             return
         if not stopped and (windows.left or source.problem):
             self._note_cut(source, layout, windows.base, windows.left)
@@ -550,8 +550,7 @@ class Reader:
     def _describe(self, index: int, source: Source, layout: layouts.Layout) -> None:
         """Bring the file's entry in `files` up to date."""
         timed = layout.state[layouts.EARLIEST] <= layout.state[layouts.LATEST]
-        self.files[index] = replace(
-            self.files[index],
+        self.files[index] = self.files[index]._replace(
             size=max(source.size, source.bytes_read),
             crc32c=source.crc32c,
             first_ns=int(layout.state[layouts.EARLIEST]) if timed else None,

@@ -24,8 +24,7 @@ Rules
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -596,8 +595,7 @@ Slots = TypeVar("Slots", int, np.ndarray)
 """One, or several."""
 
 
-@dataclass(frozen=True, slots=True)
-class Segments:
+class Segments(NamedTuple):
     """Segments that became certain in one window for one shard.
 
     rows int64[n, SEG_COLUMNS], in order of `SEG_COMPLETED_BY`. `SEG_AT` points into `sources[SEG_SOURCE]` (the

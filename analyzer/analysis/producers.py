@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from kwire.analyzer.protocol import errors
 
@@ -33,8 +33,7 @@ Place = tuple[int, int]
 Partition = tuple[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerEvent:
+class ProducerEvent(NamedTuple):
     """A request about a transactional id, and its response.
 
     place     which packet completed the exchange, and the age of its connection

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -18,8 +18,7 @@ from kwire.analyzer.frame.log import Columns, Log
 from kwire.captures.kernels import NULL
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionMessage:
+class TransactionMessage(NamedTuple):
     """A message about a transactional id that was decoded whole.
 
     partitions      AddPartitionsToTxn: those that were added; on_behalf: by a broker, for a producer

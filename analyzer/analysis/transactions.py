@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -64,8 +64,7 @@ _BY_BODY: Final = frozenset((apis.INIT_PRODUCER_ID, apis.ADD_PARTITIONS_TO_TXN, 
 Body = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class _Marker:
+class _Marker(NamedTuple):
     """A WriteTxnMarkers entry that a leader confirmed: a producer's transaction ended, for these partitions."""
 
     event: ProducerEvent

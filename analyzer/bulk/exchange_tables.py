@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -77,8 +76,7 @@ class _Texts(NamedTuple):
         return cls(names.capture, names.files, names.strings, names.lists)
 
 
-@dataclass(frozen=True, slots=True)
-class _Connections:
+class _Connections(NamedTuple):
     """Which connections some rows are of, by what they are called now: their numbers may be given again.
 
     local    int32[n]: the place of each row's connection in `names` and `ends`

@@ -12,8 +12,7 @@ import datetime
 import itertools
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -73,8 +72,7 @@ _REMEMBERED = 1 << 14
 """Values of a column, or of several, whose text is kept."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Column:
+class _Column(NamedTuple):
     """A column of a line: `gap` blanks before it, its width, and what it says of a row, of which it reads the columns
     of `reads`."""
 
@@ -483,8 +481,7 @@ def node_value(node: Any) -> str:
     return str(node.value)
 
 
-@dataclass(frozen=True, slots=True)
-class _Ends:
+class _Ends(NamedTuple):
     """How the two ends of a connection are written: an address that all the first exchanges share is left out.
     `broker_port`: where all of their brokers have the same."""
 
@@ -630,8 +627,7 @@ class _Rows:
         return _Combinations(self._columns, groups.numbers(), groups.first)
 
 
-@dataclass(frozen=True, slots=True)
-class _Combinations:
+class _Combinations(NamedTuple):
     """Exchanges by what some columns say. number: of each row its combination; first: the first row of each."""
 
     columns: ExchangeBlock

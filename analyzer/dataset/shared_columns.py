@@ -5,7 +5,7 @@ Out: `Column`s for `tables` and `analysis_tables`, which are the contract.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -14,8 +14,7 @@ ERRORS = pa.list_(pa.struct([("code", pa.int16()), ("error", pa.string()), ("cou
 STRINGS = pa.list_(pa.string())
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     """One column: name, type, and what it holds."""
 
     name: str

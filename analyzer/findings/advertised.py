@@ -10,7 +10,7 @@ from __future__ import annotations
 import ipaddress
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -61,8 +61,7 @@ _OF_COORDINATORS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(NamedTuple):
     """An advertised address. by: the end points whose answers had it; nodes: ids of the nodes that it was said to be;
     is_shared: one answer gave it to several."""
 
@@ -118,8 +117,7 @@ def addresses(capture: CaptureFrame) -> list[Address]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Client:
+class _Client(NamedTuple):
     """A client, the end points that sent it on, and its requests after that.
 
     number       in `CaptureFrame.clients`
@@ -213,8 +211,7 @@ def _only_leaders(capture: CaptureFrame) -> dict[tuple[str, int], int]:
     return {place: next(iter(nodes)) for place, nodes in _leaders(capture).items() if len(nodes) == 1}
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
+class _Work(NamedTuple):
     """Work of clients, with a value for each in arrays.
 
     well        bool: a request that only the right broker answers got an answer
@@ -465,8 +462,7 @@ def _unfollowed(
 # --------------------------------------------------------------------------------------- one address of several brokers
 
 
-@dataclass(frozen=True, slots=True)
-class _Refusals:
+class _Refusals(NamedTuple):
     """Requests that came to the wrong node of an address: exchanges, and of how many."""
 
     address: Address

@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -26,8 +25,7 @@ _OF_STREAMS: Final = re.compile(r"-StreamThread-\d+-consumer$")
 """Client ids of Kafka Streams: without a partition of its own a member may keep a copy of a store."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Standing:
+class _Standing(NamedTuple):
     """An assignment that stood. has: partitions by member; members: also those without any; times in us."""
 
     group: str

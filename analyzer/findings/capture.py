@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -162,8 +162,7 @@ class ExchangeArrays:
         return len(self.link)
 
 
-@dataclass(frozen=True, slots=True)
-class Partitions:
+class Partitions(NamedTuple):
     """Arrays with a value for each topic-partition of an exchange. owner int32: the exchange; topic_partition
     int32: its number in `CaptureFrame.topic_partitions`; error int16."""
 
@@ -172,8 +171,7 @@ class Partitions:
     error: np.ndarray
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(NamedTuple):
     """Failed connection attempts of an address to an end point: how many were refused, and how many got no answer; the
     most within a minute; times in us."""
 

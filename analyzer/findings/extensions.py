@@ -9,7 +9,6 @@ adds none of its rules. `KWIRE_EXTENSIONS=0` leaves all packages out.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import inspect
 import os
 import sys
@@ -48,7 +47,7 @@ def load() -> None:
                 f"update or uninstall {package(entry)}; {VARIABLE}=0 leaves out the rules of all packages",
             ) from failure
         for code in RULES.keys() - before.keys():
-            RULES[code] = dataclasses.replace(RULES[code], package=package(entry))
+            RULES[code] = RULES[code]._replace(package=package(entry))
 
 
 def codes() -> frozenset[str]:

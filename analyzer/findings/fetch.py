@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -179,8 +178,7 @@ class _Positions:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Course:
+class _Course(NamedTuple):
     """Successive values and their times (us), in order."""
 
     times: np.ndarray
@@ -283,8 +281,7 @@ def out_of_range(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
             yield match_of(capture, trouble, text, severity, cause, False if cause else None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Moved:
+class _Moved(NamedTuple):
     """A reader that was out of range: the requested offset and the offset where it goes on, None if not captured; where
     the log ended by then, None if that was not said; whether it had been at that position; how many records it skipped,
     or may read again."""

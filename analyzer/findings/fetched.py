@@ -6,8 +6,7 @@ In: a capture point. Out: `Reads`, and until when a partition was part of a clie
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -21,8 +20,7 @@ READ_COMMITTED: Final = 1
 """Isolation level of a reader that gets committed records only, up to the last stable offset."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reads:
+class Reads(NamedTuple):
     """Topic-partitions of Fetch exchanges, arrays with a value each, in order of their answers. part: row of
     `partitions`; owner: the exchange; place: number of the topic-partition; at: the requested offset; end: the high
     watermark; lag; size: record bytes. NULL where null."""

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -113,8 +112,7 @@ def _listed_otherwise(capture: CaptureFrame) -> list[Mapping[str, str]]:
     return [*capture.entry.get("answered_otherwise", ())]
 
 
-@dataclass(frozen=True, slots=True)
-class WithoutAnswers:
+class WithoutAnswers(NamedTuple):
     """A client's connections to an end point from which no byte came.
 
     rows: the requests; before_asked: the end point had closed before; zookeeper: it is ZooKeeper; limited: meanwhile it

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -668,7 +667,7 @@ def connect_failed(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         if attempt.most < at.tries or attempt.server in reported or lost:
             continue
         if capture.loses and attempt.unanswered and _answers_are_missing(capture, attempt):
-            attempt = replace(attempt, unanswered=0)
+            attempt = attempt._replace(unanswered=0)
             if attempt.refused < at.tries:
                 continue
         text = f"{name(attempt.client)} asked {name(attempt.server)} for a connection "

@@ -5,8 +5,7 @@ from __future__ import annotations
 import bisect
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -26,8 +25,7 @@ _REPLICAS = claim((api_keys.PRODUCE,), (19, 20))
 _EXPIRED = claim((api_keys.PRODUCE,), (7,))
 
 
-@dataclass(frozen=True, slots=True)
-class ProduceBatches:
+class ProduceBatches(NamedTuple):
     """Record batches of Produce requests, arrays with a value for each batch. row: of the table; owner: the exchange;
     topic_partition: its number in `topic_partitions`; error: of its topic-partition in the answer; at: offset in the
     answer."""
@@ -328,8 +326,7 @@ def _topics(capture: CaptureFrame, parts: list[np.ndarray]) -> list[list[str]]:
     return [sorted(some) for some in topics]
 
 
-@dataclass(frozen=True, slots=True)
-class Repeat:
+class Repeat(NamedTuple):
     """A batch with the sequence number of an earlier one. first, again: rows of `ProduceBatches`; first: the first that
     was stored, if several came before."""
 

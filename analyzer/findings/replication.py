@@ -11,6 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -42,8 +43,7 @@ _SLOWEST = 1.4
 _FETCHER = re.compile(r"(?:broker-(\d+)-fetcher-\d+|ReplicaFetcherThread-\d+-\d+)$")
 
 
-@dataclass(frozen=True, slots=True)
-class Culprit:
+class Culprit(NamedTuple):
     """The broker that keeps in-sync sets waiting, as `host:port`, and the reason; null where it cannot be told.
 
     proven: it was measured; is_guess: it cannot be told, or only by leaders' medians."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,8 +27,7 @@ from kwire.analyzer.protocol import api_keys
 TopicPartition = tuple[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Restarts:
+class Restarts(NamedTuple):
     """Lives of members that ended without progress. members: their ids, in order; client: number of the last one's
     client; starts: offset at which all of them began, by topic-partition; until: offset that all of them reached;
     rows: exchanges in which each began; since, until_us: us; vanished: how many did not leave in order; suspect:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import bisect
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -59,8 +58,7 @@ AROUND_US = 10 * SECOND
 _TOGETHER_US = SECOND
 
 
-@dataclass(frozen=True, slots=True)
-class Loss:
+class Loss(NamedTuple):
     """A lost broker: when its first connection broke off, us; and these connections."""
 
     broker: int
@@ -198,8 +196,7 @@ def _unready(capture: CaptureFrame) -> np.ndarray:
     return broken
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(NamedTuple):
     """A partition whose leader changed; time us."""
 
     time: int

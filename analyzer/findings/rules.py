@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from kwire.analyzer.findings.capture import CaptureFrame
 from kwire.analyzer.findings.query import SEVERITIES, Evidence, Query, Severity
@@ -72,8 +72,7 @@ class Finding:
     last: Evidence | None
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(NamedTuple):
     """A rule. `sentence`: an example of its text; `why`: the reason for its threshold; `suppressed_when`: when it
     reports nothing; `evidence`: the traffic that proves it; `limits`: its thresholds by name; `depends_on`: what else
     of a `Query` it depends on: policies, what to look for, or `target`; `by_clock`: it uses the order or the length of

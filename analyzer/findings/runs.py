@@ -12,7 +12,7 @@ import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -45,8 +45,7 @@ class Thing:
     several: bool = field(default=False, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """Answers to one client with one error, of one API and subject. rows: exchanges, in order; cleared: a good answer
     about the same came after the last; since, until: us. of: where good answers came between them, how many answers
     there were in all from the first to the last."""
@@ -235,8 +234,7 @@ def _single(rows: pa.Table, name: str, text: dict[str, int]) -> np.ndarray:
     return np.concatenate([encode(chunk, text) for chunk in rows.column(name).chunks])
 
 
-@dataclass(frozen=True, slots=True)
-class _Answers:
+class _Answers(NamedTuple):
     """Answers by key and in order of time. key int64[keys]: each key once, its bits have the API from `api_at` on;
     starts: where its answers begin; code, row [n]: the error and the exchange of each answer; good, bad: answers
     without an error, and with one; last_good [keys]: the last good answer of each, -1: none."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import bisect
 from collections import defaultdict
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,8 +24,7 @@ from kwire.analyzer.frame.frame import NULL
 TopicPartition = tuple[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Seek:
+class Seek(NamedTuple):
     """A step back: number of the client, the exchange that asked for less, its time (us), from which position to which
     offset."""
 

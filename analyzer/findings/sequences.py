@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -149,8 +149,7 @@ def _refused(capture: CaptureFrame, written: ProduceBatches, rows: list[int], tr
     return sorted(some, key=lambda row: int(capture.exchanges.request_time[written.owner[row]]))
 
 
-@dataclass(frozen=True, slots=True)
-class _Cause:
+class _Cause(NamedTuple):
     """Why a batch did not follow the one before it."""
 
     text: str

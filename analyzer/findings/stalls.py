@@ -8,7 +8,7 @@ alone, because another broker may keep them waiting.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -46,8 +46,7 @@ _REPLICATED = (
 FETCHES = (apis.FETCH, apis.SHARE_FETCH)
 
 
-@dataclass(frozen=True, slots=True)
-class Stall:
+class Stall(NamedTuple):
     """A time without any answer of a broker, us.
 
     end        its first answer after, or the end of the capture

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -383,8 +383,7 @@ def again(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Stay:
+class _Stay(NamedTuple):
     """Reads of a topic-partition (a number) by a client for one group: offsets first and reached, times in us.
     row: the first exchange."""
 

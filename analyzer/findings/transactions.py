@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -109,8 +109,7 @@ def producer_fenced(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Owner:
+class _Owner(NamedTuple):
     """A producer that took a transactional id by a successful InitProducerId: when it was answered, us."""
 
     time: int
@@ -249,8 +248,7 @@ def _beyond_timeout(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Open:
+class Open(NamedTuple):
     """A transaction that is open at the end of the capture, and in which nothing is written any more. last: when its
     producer last spoke of it, us; row: that exchange; usual: how long its producer's longest other one lasted, us
     (None: none was seen); places: the topic-partitions that it holds; first: its first offset in them, where known."""
@@ -455,8 +453,7 @@ def timed_out(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Late:
+class _Late(NamedTuple):
     """A transaction that went on beyond its timeout, us; `until`: its end was seen; `row`: the exchange that shows
     it."""
 

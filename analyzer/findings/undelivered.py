@@ -10,8 +10,7 @@ from __future__ import annotations
 import enum
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -41,8 +40,7 @@ class Why(enum.Enum):
     PATH = "path"
 
 
-@dataclass(frozen=True, slots=True)
-class StalledDirection:
+class StalledDirection(NamedTuple):
     """A direction of a connection in which bytes were sent and never acknowledged.
 
     rows        exchanges whose request, or answer, is among them; none where their bytes were not captured
@@ -221,11 +219,11 @@ def _judged(
     fewest = at.sends - (capture.closed[link] != "open")
     certain = stall.sends >= max(fewest, _fewest_sends(capture)[stall.to_broker][link])
     certain |= not stall.sends and stall.until - begun >= at.hole_s * SECOND
-    stall = replace(stall, begun=begun, idle=idle, certain=bool(certain))
+    stall = stall._replace(begun=begun, idle=idle, certain=bool(certain))
     if not certain and stall.sends == 1:
         if idle < at.reset_s * SECOND or not _was_reset(capture, stall):
             return None
-        return replace(stall, certain=True, why=Why.RESET)
+        return stall._replace(certain=True, why=Why.RESET)
     return stall
 
 
@@ -242,8 +240,7 @@ def _text(capture: CaptureFrame, column: str, link: int) -> str | None:
     return texts[codes[link]] if link < len(codes) and codes[link] >= 0 else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Pair:
+class _Pair(NamedTuple):
     """The messages of a client and a broker that were not lost, in one direction.
 
     sizes       bytes of messages, or segments, that arrived
@@ -290,11 +287,11 @@ def _explained(
         if stall.why is Why.RESET:
             yield stall
         elif large and stall.behind:
-            yield replace(stall, why=Why.SIZE)
+            yield stall._replace(why=Why.SIZE)
         elif stall.idle >= at.idle_s * SECOND and stall.idle > 1.05 * pair.survived:
-            yield replace(stall, why=Why.IDLE)
+            yield stall._replace(why=Why.IDLE)
         elif large and (many or pair.last > stall.begun):
-            yield replace(stall, why=Why.SIZE)
+            yield stall._replace(why=Why.SIZE)
         else:
             yield stall
 

@@ -8,8 +8,7 @@ what reading them back would give.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,8 +21,7 @@ _MANY_UNUSED: Final = 8
 """Where not even one in so many texts of a dictionary is used, those that are used are looked at one by one."""
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnSet:
+class ColumnSet(NamedTuple):
     """Columns of a table: numbers with their types, texts, and those of which the greatest value is enough."""
 
     numbers: Mapping[str, Any]

@@ -7,7 +7,6 @@ an array's type means null, and code -1. A column is loaded, or taken from the f
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -55,8 +54,7 @@ def codes_of(values: Sequence[str], *texts: str) -> list[int]:
     return [code for code, value in enumerate(values) if value in wanted]
 
 
-@dataclass(frozen=True, slots=True)
-class Lists:
+class Lists(NamedTuple):
     """A column of lists: row i has the elements offsets[i] to offsets[i + 1]; a null has none."""
 
     offsets: np.ndarray

@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -38,8 +38,7 @@ SMALL_ROWS: Final = 10_000
 """Rows of a table up to which all of its columns are read at once: every start of a reader costs a millisecond."""
 
 
-@dataclass(frozen=True, slots=True)
-class RowGroup:
+class RowGroup(NamedTuple):
     """A row group of a file, or a chunk of a table in memory (its first row), and the capture points that have rows in
     it."""
 

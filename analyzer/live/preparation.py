@@ -7,7 +7,6 @@ kernels are compiled before, or the first minute would not be seen.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,7 +50,7 @@ def reading(options: ReadArguments) -> ReadOptions:
     """How to read what comes live."""
     how = ReadOptions.from_arguments(options)
     threads = how.threads or min(FEW_THREADS, cores())
-    return dataclasses.replace(how, threads=threads)
+    return how._replace(threads=threads)
 
 
 def warm_up() -> None:

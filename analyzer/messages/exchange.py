@@ -7,7 +7,6 @@ nodes, embedded formats, JSON. Bodies are decoded when they are asked for.
 from __future__ import annotations
 
 import base64
-import dataclasses
 import datetime
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -74,7 +73,7 @@ class Exchange:
         decoded = self._decoded(side, nodes)
         if decoded is None or not nodes:
             return decoded
-        return dataclasses.replace(decoded, nodes=self._opened(decoded, side, nodes=True, budget=budget)[0])
+        return decoded._replace(nodes=self._opened(decoded, side, nodes=True, budget=budget)[0])
 
     def embedded(
         self, budget: int = BYTES, page: int = 1, sides: Collection[str] = ("request", "response")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
 class UndecodableError(Exception):
     """A key, value or schema that cannot be decoded; its text is the reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class PayloadLimits:
+class PayloadLimits(NamedTuple):
     """Bounds against hostile keys, values and schemas.
 
     payload_bytes  of one key or value that is decoded: brokers take 1 MiB by default

@@ -66,7 +66,8 @@ class AnalysisOptions:
         Raises FilterError, and ValueError if `records` is unknown."""
         if records not in WITHOUT:
             raise ValueError(f"records={records!r}: there are {', '.join(WITHOUT)}")
-        limits = BatchLimits(decompressed_limit or BatchLimits.bytes, decompressed_ratio or BatchLimits.ratio)
+        usual = BatchLimits()
+        limits = BatchLimits(decompressed_limit or usual.bytes, decompressed_ratio or usual.ratio)
         selection = parsed(filter), connection, keep_bytes, records, limits, keep_secrets
         return cls(*selection, meaning, journeys, payloads, same_clock)
 

@@ -7,8 +7,7 @@ its manifest.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kwire.analyzer.analysis.cluster_metadata import Brokers
 from kwire.analyzer.analysis.connections import EndedConnections
@@ -39,8 +38,7 @@ USUAL_PORT: Final = 9092
 """Port at which brokers listen by default: attempts there count even where no Kafka was seen at all."""
 
 
-@dataclass(frozen=True, slots=True)
-class PointResult:
+class PointResult(NamedTuple):
     """Result of a capture point that was read to its end, besides its rows.
 
     capture      its entry in `_kwire.json`

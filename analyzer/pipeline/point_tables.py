@@ -10,8 +10,7 @@ Rows of exchanges wait until they are many enough to be made together.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -47,8 +46,7 @@ ROWS_A_CONNECTION: Final = 2
 """Exchanges that weigh as much as a connection that has ended: a capture's end may end a hundred thousand at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class CarryOver:
+class CarryOver(NamedTuple):
     """State that goes on from one capture point to the next: names, API versions that connections were offered, fetch
     sessions, messages and record sets whose exchange has not ended, and the collectors."""
 

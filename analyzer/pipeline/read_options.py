@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from kwire.analyzer.bulk.engine import Settings as Settings
@@ -31,8 +30,7 @@ def cores() -> int:
         return os.cpu_count() or 1
 
 
-@dataclass(frozen=True, slots=True)
-class ReadOptions:
+class ReadOptions(NamedTuple):
     """How captures are read; None is the default.
 
     rotated        files that follow one another are one capture point

@@ -24,12 +24,10 @@ reason and stays bytes in the message; secrets are lengths, as in `tree.py`.
 from __future__ import annotations
 
 import base64
-import dataclasses
 import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from kwire.analyzer.protocol import schema, tree
 from kwire.analyzer.protocol.decoding import SHORT
@@ -46,8 +44,7 @@ MAX_ROWS: Final = 1_000_000
 in one GroupMetadataValue, has a third of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Embedded:
+class Embedded(NamedTuple):
     """The decoded content of some bytes.
 
     `type` is the definition's name; None where nobody says what it is. `version` is the one that the bytes say, or,
@@ -151,13 +148,13 @@ def _short(data: bytes) -> Embedded:
 def _versioned(data: bytes, name: str, facts: GroupFacts, *, newest: bool = False) -> Embedded:
     """An int16 version and the data. `newest`: later versions than those known are read as the last known one."""
     if len(data) < 2:
-        return dataclasses.replace(_short(data), type=name)
+        return _short(data)._replace(type=name)
     version = int.from_bytes(data[:2], "big", signed=True)
     prefix = (Node("version", "int16", version, 0, 2),)
     layout = version
     if newest and schema.data_layout(name, version) is None and version > 0:
         layout = max(known for known, _ in schema.data_versions(name))
-    return dataclasses.replace(_open(data, name, layout, 2, prefix, facts), version=version)
+    return _open(data, name, layout, 2, prefix, facts)._replace(version=version)
 
 
 # --- group protocols ------------------------------------------------------------------------------------------------
@@ -191,7 +188,7 @@ def member_data(data: bytes, role: str, protocol_type: str | None, protocol: str
     ]
     if len(fitting) != 1:
         return _unknown("no protocol type is said here, and the bytes do not tell")
-    return dataclasses.replace(fitting[0], by_content=True)
+    return fitting[0]._replace(by_content=True)
 
 
 def _user_data(data: bytes, facts: GroupFacts) -> Embedded:
@@ -223,7 +220,7 @@ def _streams_user_data(data: bytes, name: str, facts: GroupFacts) -> Embedded:
             f"no definition for user data of assignor {assignor!r}" if assignor else "no assignor is said here"
         )
     if len(data) < 4:
-        return dataclasses.replace(_short(data), type=name)
+        return _short(data)._replace(type=name)
     return _open(data, name, int.from_bytes(data[:4], "big", signed=True), 0, (), facts)
 
 
@@ -394,8 +391,7 @@ CONTROL_TYPES: Final = {
 METADATA_FRAME_VERSION: Final = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """A record of an internal topic, or a control record.
 
     `type` is Kafka's name for what it is (`OffsetCommit`, `RegisterBrokerRecord`, `commit`), None where unknown. `key`
@@ -431,7 +427,7 @@ def read_control(key: bytes | None, value: bytes | None) -> Record:
     if definition == "EndTxnMarker":
         return Record(name, opened, _versioned(value, definition, {}, newest=True))
     if len(value) < 2:
-        return Record(name, opened, dataclasses.replace(_short(value), type=definition))
+        return Record(name, opened, _short(value)._replace(type=definition))
     version = int.from_bytes(value[:2], "big", signed=True)
     return Record(name, opened, _open(value, definition, version, 0, (), {}))
 
@@ -454,17 +450,17 @@ def _metadata_value(value: bytes) -> tuple[str | None, Embedded]:
     for name in ("frameVersion", "type", "version"):
         read = _varint(value, at)
         if read is None:
-            return None, dataclasses.replace(_unknown(f"{name} at byte {at}: no varint"), nodes=tuple(prefix))
+            return None, _unknown(f"{name} at byte {at}: no varint")._replace(nodes=tuple(prefix))
         prefix.append(Node(name, "varint", read[0], at, read[1]))
         numbers.append(read[0])
         at = read[1]
     frame_version, record_type, version = numbers
     if frame_version != METADATA_FRAME_VERSION:
         # 0 was the preview's of Kafka 2.8; Kafka does not read it either.
-        return None, dataclasses.replace(_unknown(f"unknown frame version {frame_version}"), nodes=tuple(prefix))
+        return None, _unknown(f"unknown frame version {frame_version}")._replace(nodes=tuple(prefix))
     known = schema.record_types("__cluster_metadata").get(record_type)
     if known is None:
-        return None, dataclasses.replace(_unknown(f"unknown record type {record_type}"), nodes=tuple(prefix))
+        return None, _unknown(f"unknown record type {record_type}")._replace(nodes=tuple(prefix))
     return known[1], _open(value, known[1], version, at, tuple(prefix), {})
 
 
@@ -492,7 +488,7 @@ def read_record(topic: str, key: bytes | None, value: bytes | None) -> Record | 
     prefix = (Node("type", "int16", record_type, 0, 2),)
     known = schema.record_types(topic).get(record_type)
     if known is None:
-        unknown = dataclasses.replace(_unknown(f"unknown record type {record_type}"), nodes=prefix)
+        unknown = _unknown(f"unknown record type {record_type}")._replace(nodes=prefix)
         return Record(None, unknown, _unknown("the key has no known type") if value is not None else None)
     key_name, value_name = known
     opened_key = _open(key, key_name, 0, 2, prefix, {})

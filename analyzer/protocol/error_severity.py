@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import functools
 import json
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Kind = Literal["normal", "transient", "bad", "admin"]
 """`normal`: part of the protocol's course. `transient`: passes by itself, so a fault only when it lasts. `bad`: a fault
@@ -26,8 +25,7 @@ GRACE: dict[Kind, int | None] = {"normal": None, "transient": GRACE_S, "bad": 0,
 """The grace of an API that a line names with another judgement than the code's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
+class Judgement(NamedTuple):
     """Of an error as the answer of an API; `api` None: of every API that has no line of its own."""
 
     code: int

@@ -10,8 +10,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kwire.analyzer.protocol.schema import FOLDER
 
@@ -156,8 +155,7 @@ STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED: int
 CONTROLLER_ID_NOT_REGISTERED: int
 
 
-@dataclass(frozen=True, slots=True)
-class KafkaError:
+class KafkaError(NamedTuple):
     """`retriable`: Kafka's exception for the code is a RetriableException."""
 
     code: int

@@ -24,8 +24,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -79,8 +79,7 @@ Int8Array = npt.NDArray[np.int8]
 Bytes = npt.NDArray[np.uint8]
 
 
-@dataclass(frozen=True, slots=True)
-class FieldInfo:
+class FieldInfo(NamedTuple):
     """One row of the field table.
 
     `path` has Kafka's JSON names, joined by dots. Beside the definitions' fields there are three structural kinds:
@@ -339,7 +338,7 @@ def _plain(program: Program) -> dict[str, Any]:
     """A program in the types that a cache keeps. Field ids follow from the fields."""
     parts = {name: getattr(program, name) for name in Program.__dataclass_fields__ if name != "_ids"}
     data_start = [[name, version, at] for (name, version), at in program.data_start.items()]
-    return parts | {"fields": [astuple(info) for info in program.fields], "data_start": data_start}
+    return parts | {"fields": [tuple(info) for info in program.fields], "data_start": data_start}
 
 
 def _restored(parts: dict[str, Any]) -> Program:

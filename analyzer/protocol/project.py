@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -179,8 +178,7 @@ def decode_blocks(messages: Messages, selected: np.ndarray) -> Iterator[tuple[Nu
         at = max(int(following), at + 1)
 
 
-@dataclass(frozen=True, slots=True)
-class FieldRows:
+class FieldRows(NamedTuple):
     """Rows of the tape as columns, in order (`decoding`); by message: was it decoded (`decoding`'s OK), where it
     ended."""
 
@@ -264,8 +262,7 @@ class Elements(NamedTuple):
     parent: Numbers
 
 
-@dataclass(frozen=True, slots=True)
-class Projection:
+class Projection(NamedTuple):
     """Columns by path, as they were asked for, and elements by the path of their array (with `[]`). Columns are aligned
     with the elements of the innermost array of their path, and with the messages where there is none."""
 

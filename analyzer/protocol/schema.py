@@ -16,9 +16,9 @@ import functools
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from kwire.captures.cache import cached, python_files
 
@@ -137,8 +137,7 @@ def is_sensitive_config(name: str | None) -> bool:
     return name is not None and _SENSITIVE.search(name) is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(NamedTuple):
     """One field of a layout.
 
     `name` is the JSON name (first letter lowered, as Kafka's generator does); `element` is the kind of an array's
@@ -163,8 +162,7 @@ class Field:
         return tuple(item for item in self.fields if item.tag is None)
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(NamedTuple):
     """The fields of one message version. Versions with the same layout share one (`versions`: first, last)."""
 
     name: str
@@ -175,8 +173,7 @@ class Layout:
     fields: tuple[Field, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Api:
+class Api(NamedTuple):
     """An API: `name` as Kafka calls it now, and the versions that have a layout."""
 
     api_key: int
@@ -465,7 +462,7 @@ def sources() -> list[Path]:
 @functools.cache
 def apis() -> tuple[Api, ...]:
     """Every API, in order of api_key."""
-    return tuple(Api(*row) for row in cached("apis", sources(), lambda: [astuple(api) for api in _apis()]))
+    return tuple(Api(*row) for row in cached("apis", sources(), lambda: [tuple(api) for api in _apis()]))
 
 
 def _apis() -> tuple[Api, ...]:

@@ -22,11 +22,9 @@ With `exact`, bytes and records are `bytes` under the field's own name, tagged f
 from __future__ import annotations
 
 import base64
-import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -94,8 +92,7 @@ class Node(NamedTuple):
     secret: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Decoded:
+class Decoded(NamedTuple):
     """A message or what could be read of it.
 
     `body` is None unless `status` is OK. `header` only where a whole frame was decoded. `nodes` only where asked for,
@@ -118,8 +115,7 @@ class Decoded:
 # --- values -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
+class _Reading(NamedTuple):
     """Context for making values: the bytes, and what may be shown of them."""
 
     data: bytes | memoryview
@@ -487,7 +483,7 @@ def _framed(
     reading = _Reading(frame, exact, NEITHER)
     header = _decode_layout(layout, header_version, frame, 0, tree, reading)
     if header.status != OK:
-        return dataclasses.replace(header, api_key=api_key, version=version, direction=direction)
+        return header._replace(api_key=api_key, version=version, direction=direction)
     body = decode_message(
         frame, api_key, version, direction, start=header.end, tree=tree, exact=exact, inner=inner, max_rows=max_rows
     )

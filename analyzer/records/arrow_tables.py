@@ -14,7 +14,7 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -103,8 +103,7 @@ class Origins:
         return {name: column.take(index) for name, column in self.columns.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class RecordSetColumns:
+class RecordSetColumns(NamedTuple):
     """The record sets of one shard and window: `number`, and where each lies in `heap` uint8[:]; int64[n]."""
 
     heap: np.ndarray

@@ -9,7 +9,7 @@ reason, and reading continues behind it if its size is plausible.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -267,8 +267,7 @@ def walk(heap: Bytes, at: Table, length: Table, size: Table, out: Table, walked:
     return True
 
 
-@dataclass(frozen=True)
-class BatchLimits:
+class BatchLimits(NamedTuple):
     """Limits of one batch's decompressed size: `bytes` in all, and `ratio` times its compressed size.
 
     has_record_limit    its records are limited too; not where callers stop after some of them

@@ -12,9 +12,8 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -28,8 +27,7 @@ from kwire.captures.kernels import NULL
 WINDOW_BYTES: Final = 16 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Damage:
+class Damage(NamedTuple):
     """Where recovery stops: `at` the byte, `offset` the base offset that stands there (None: not even that), `reason`
     what is wrong there, `left` how many bytes are there and behind."""
 
@@ -43,8 +41,7 @@ class Damage:
         return f"{where}: {self.reason}; {self.left} bytes from there on are not read"
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentPart:
+class SegmentPart(NamedTuple):
     """Some batches of a segment: good ones, and, where recovery stops there, the bad one as last row. `at` is where in
     the file `batches.heap` begins."""
 
@@ -119,8 +116,7 @@ def _why(row: np.ndarray, heap: np.ndarray) -> str:
 # --- the files beside -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Entries:
+class Entries(NamedTuple):
     """A small file's rows: `names` of the columns, `rows`, and `notes`: what a reader should know (bytes left over, a
     wrong checksum)."""
 

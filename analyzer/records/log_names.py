@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from kwire.captures.errors import KwireError
 
@@ -26,8 +25,7 @@ class LogError(KwireError):
     """A file whose content does not match its name."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogPoint:
+class LogPoint(NamedTuple):
     """The segments of one partition, in order of their offsets; topic and partition are None if no folder names
     them."""
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -106,8 +106,7 @@ def _capture(point: LogPoint) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
+class Shown(NamedTuple):
     """A batch: its row of `batches`, and its records' rows of `records` (contents and all)."""
 
     row: dict[str, Any]

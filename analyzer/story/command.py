@@ -7,7 +7,6 @@ notes on stderr. Errors of the user's input leave as `UsageError`.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import difflib
 import os
 import sys
@@ -86,7 +85,7 @@ def _named(event: Event) -> Event:
     if not address_names.known_names():
         return event
     actor = address_names.in_text(event.actor, brief=True)
-    return dataclasses.replace(event, actor=actor, text=address_names.in_text(event.text))
+    return event._replace(actor=actor, text=address_names.in_text(event.text))
 
 
 def highlights(dataset: StoredDataset, most: int) -> list[str]:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kwire.analyzer.cli.text import duration
 from kwire.analyzer.protocol.errors import label
@@ -20,8 +19,7 @@ MOST_NAMED = 4
 """Topics, members or partitions that a sentence names; it counts the others."""
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """An event. `actor`: who caused it; `weight`: its importance in the capture (0 to 100); `client_id`: the client
     concerned; `topics`: all topics concerned; `severity`: of a finding."""
 
@@ -60,8 +58,7 @@ JSON_FIELDS = (
 """Keys of a line of `kwire story --json`."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoryQuery:
+class StoryQuery(NamedTuple):
     """Subject of a story; None: everything. `partition` of `topic`, and `offset` of a record in it."""
 
     group: str | None = None

@@ -7,7 +7,6 @@ and topic-partition. Another partition's success says nothing of this one.
 from __future__ import annotations
 
 import datetime
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,8 +29,7 @@ class After(NamedTuple):
     port: int
 
 
-@dataclass(frozen=True, slots=True)
-class Afters:
+class Afters(NamedTuple):
     """The next successes after many times; `time` int64: `NEVER` where nothing did; broker int64[2, n]."""
 
     time: np.ndarray

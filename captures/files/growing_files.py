@@ -7,8 +7,7 @@ between two reads, and compressed: then it is decompressed up to where it was le
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from kwire.captures.errors import CaptureError
 from kwire.captures.files.layouts import Layout
@@ -18,8 +17,7 @@ _SKIPPED_BYTES: Final = 1 << 20
 """Unpacked at a time of what was read before."""
 
 
-@dataclass(frozen=True, slots=True)
-class FilePosition:
+class FilePosition(NamedTuple):
     """Where a file was left: its bytes before `at` were read, all of them whole records, and have that CRC-32C;
     `layout` says how to read on. `stopped`: nothing behind can be read."""
 

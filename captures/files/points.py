@@ -13,7 +13,7 @@ import os
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from kwire.captures.errors import CaptureError
 from kwire.captures.files import layouts, sidecar, urls
@@ -23,8 +23,7 @@ PEEK_BYTES = 1 << 20
 """How far into a file the first packet is looked for when files are put in time order."""
 
 
-@dataclass(frozen=True, slots=True)
-class CapturePoint:
+class CapturePoint(NamedTuple):
     """One place where traffic was captured: its name (the `capture` column) and its files in reading order.
 
     `paths` are as the user typed them (`-` is stdin), URLs among them: `urls.shown` before anybody sees one. `notes`

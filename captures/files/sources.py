@@ -19,9 +19,8 @@ import stat
 import sys
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from time import monotonic
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol, cast
 
 from kwire.captures.errors import CaptureError
 from kwire.captures.files import sidecar, urls
@@ -51,8 +50,7 @@ deadline, since a pipe with a packet now and then is never silent for as long as
 own, which is half of all where there are 20 a second."""
 
 
-@dataclass(frozen=True, slots=True)
-class FileInfo:
+class FileInfo(NamedTuple):
     """Properties of one capture file, for the list of captures in `_kwire.json`.
 
     `size` and `crc32c` are of the bytes as stored (compressed ones where `compressed`); `mtime_ns` is 0 for stdin.

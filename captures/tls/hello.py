@@ -7,8 +7,7 @@ Rule: a length that is not true ends the message there; what was read before it 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 CLIENT_HELLO, SERVER_HELLO, NEW_TICKET, END_OF_EARLY, ENCRYPTED_EXTENSIONS, CERTIFICATE, KEY_UPDATE = (
     1,
@@ -30,8 +29,7 @@ MOST_TEXT: Final = 255
 VERSIONS: Final = {0x0300: "3.0", 0x0301: "1.0", 0x0302: "1.1", 0x0303: "1.2", 0x0304: "1.3"}
 
 
-@dataclass(frozen=True, slots=True)
-class ClientHello:
+class ClientHello(NamedTuple):
     """`early`: data comes before the server has answered."""
 
     random: bytes
@@ -39,8 +37,7 @@ class ClientHello:
     early: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ServerHello:
+class ServerHello(NamedTuple):
     """`outside`: the MAC is behind the ciphertext (encrypt-then-MAC). `retry`: it asks for another ClientHello."""
 
     random: bytes

@@ -7,14 +7,12 @@ is named by its number.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 GCM, CHACHA, CCM, CBC = "gcm", "chacha", "ccm", "cbc"
 
 
-@dataclass(frozen=True, slots=True)
-class Suite:
+class Suite(NamedTuple):
     """How a suite protects records.
 
     name    as IANA has it

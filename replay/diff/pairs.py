@@ -70,7 +70,7 @@ class Side:
         body = _renamed(decoded.body, self.renamed) if self.renamed else decoded.body
         if self.names and decoded.api_key is not None:
             body = self.names.in_body(decoded.api_key, body)
-        return dataclasses.replace(decoded, body=body)
+        return decoded._replace(body=body)
 
 
 _TOPIC_FIELDS: Final = frozenset(("topic", "name", "topicName", "resourceName"))

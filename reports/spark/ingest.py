@@ -16,7 +16,7 @@ import contextlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -143,7 +143,7 @@ def task_points(
     points = capture_points([os.fspath(argument) for argument in arguments], rotated)
     if any("-" in point.paths for point in points):
         raise CaptureError("-: tasks of Spark cannot read stdin", "save it to a file, or use --engine local")
-    return [replace(point, folder=os.getcwd()) for point in points]
+    return [point._replace(folder=os.getcwd()) for point in points]
 
 
 def _decoded(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
@@ -245,7 +245,7 @@ class MessageReader:
         size = (row["request_bytes"] or 0) + (row["response_bytes"] or 0)
         window = None if size > WINDOW else WINDOW  # read no more than that for small messages
         try:
-            how = replace(how, rotated=False, window_bytes=how.window_bytes or window)
+            how = how._replace(rotated=False, window_bytes=how.window_bytes or window)
             with part:
                 every = api.decoded(["-"], how, filter=text, ordered=False, stdin=part)
                 candidates = [

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -87,7 +86,7 @@ class PartialViews:
         from kwire.analyzer.pipeline.point_tables import PointTables
 
         with contextlib.suppress(KwireError, OSError):
-            engine = Engine(point, replace(how, window_bytes=PEEKED, threads=1).settings())
+            engine = Engine(point, how._replace(window_bytes=PEEKED, threads=1).settings())
             sink = PointTables(engine.merging.names, AnalysisOptions(records="none"), enough_rows=1)
             first = next(table for name, table in tables_of(drive(engine, [sink])) if name == "exchanges")
             rows = [first] if len(first) else []

@@ -6,7 +6,6 @@ from __future__ import annotations
 import gzip
 import random
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -122,10 +121,10 @@ def test_who_reads_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert reader_of(point, 8, 1 << 20) is None  # it is small
     monkeypatch.setattr(parallel_scan, "LEAST_BYTES", len(data))
     assert isinstance(reader_of(point, 8, 1 << 20), AheadReader)
-    assert reader_of(replace(point, paths=("-",)), 8, 1 << 20) is None
-    assert reader_of(replace(point, paths=("memory://there",)), 8, 1 << 20) is None
-    assert reader_of(replace(point, paths=(*point.paths, str(tmp_path / "none"))), 8, 1 << 20) is None
+    assert reader_of(point._replace(paths=("-",)), 8, 1 << 20) is None
+    assert reader_of(point._replace(paths=("memory://there",)), 8, 1 << 20) is None
+    assert reader_of(point._replace(paths=(*point.paths, str(tmp_path / "none"))), 8, 1 << 20) is None
     packed = _point(tmp_path, gzip.compress(data), data)
     assert reader_of(packed, 8, 1 << 20) is None
     with pytest.raises(CaptureError, match="none"):
-        list(Reader(replace(point, paths=(*point.paths, str(tmp_path / "none")))))
+        list(Reader(point._replace(paths=(*point.paths, str(tmp_path / "none")))))

@@ -72,7 +72,7 @@ CAPTURES: dict[str, Callable[[], bytes]] = {
 
 
 def _results(reader: Reader, rows: list[Any]) -> tuple[Any, ...]:
-    files = [replace(file, mtime_ns=0) for file in reader.files]
+    files = [file._replace(mtime_ns=0) for file in reader.files]
     return rows, files, reader.notes, reader.counts, reader.secrets, reader.secrets_at
 
 
