@@ -68,6 +68,13 @@ def warm_up() -> None:
         kernels.once("watch", _read_sample)
 
 
+def rehearse() -> None:
+    """Read a sample, if it came along, as what is captured will be read: imports and linking take longer than a full
+    queue of packets lasts."""
+    if _SAMPLE.exists():
+        _read_sample()
+
+
 def _read_sample() -> None:
     from kwire.analyzer.api import analyze as analyse
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from kwire.analyzer.cli.commands import announce_compilation
 from kwire.analyzer.common.errors import UsageError
-from kwire.analyzer.live.preparation import say, warm_up
+from kwire.analyzer.live.preparation import rehearse, say, warm_up
 from kwire.captures.live import interfaces
 from kwire.captures.live.open_interface import CaptureOptions, opened
 from kwire.captures.live.taps import SNAPLEN, Tap
@@ -98,15 +98,17 @@ def watch(options: WatchOptions) -> int:
 
 
 def with_kernels(options: LiveOptions, module: str, function: str) -> int:
-    """Listen, then call a function that decodes. Kernels are ready before the first packet comes; where sudo was
-    called, only from the second run on: they are the caller's, who we are once the interface is open."""
+    """Listen, then call a function that decodes. All is loaded, and kernels are ready, before the first packet comes;
+    where sudo was called, kernels only from the second run on: they are the caller's, who we are once the interface is
+    open."""
+    name = f"kwire.analyzer.live.{module}"
     if interfaces.caller() is None:
         warm_up()
+        importlib.import_module(name)
+        rehearse()
     tap = listening(options)
     try:
-        run: Callable[[LiveOptions, Tap], int] = getattr(
-            importlib.import_module(f"kwire.analyzer.live.{module}"), function
-        )
+        run: Callable[[LiveOptions, Tap], int] = getattr(importlib.import_module(name), function)
         return run(options, tap)
     finally:
         tap.close()

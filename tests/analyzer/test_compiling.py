@@ -11,13 +11,16 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from kwire.analyzer.cli import commands, parser
 from kwire.analyzer.live import preparation, startup
 from kwire.captures import kernels, native
+from kwire.captures.errors import CaptureError
 from kwire.captures.kernels import Compiling
+from kwire.captures.live import interfaces
 from kwire.captures.shipped import Shipped
 from tests.shared import SAMPLES
 
@@ -148,3 +151,23 @@ def test_watch_says_so_where_only_some_are_compiled(
     assert capsys.readouterr().err == "kwire: compiling kernels, once on this machine: at most 7 ...\n"
     preparation.warm_up()
     assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("caller", "expected"), [(None, ["warm up", "sample", "listen"]), ((1000, 1000), ["listen"])])
+def test_all_is_loaded_before_the_interface_is_opened(
+    monkeypatch: pytest.MonkeyPatch, caller: tuple[int, int] | None, expected: list[str]
+) -> None:
+    """But not with the rights that sudo lent."""
+    steps: list[str] = []
+
+    def listen(_: object) -> NoReturn:
+        steps.append("listen")
+        raise CaptureError("no such interface", "see kwire record --list")
+
+    monkeypatch.setattr(interfaces, "caller", lambda: caller)
+    monkeypatch.setattr(startup, "warm_up", lambda: steps.append("warm up"))
+    monkeypatch.setattr(preparation, "_read_sample", lambda: steps.append("sample"))
+    monkeypatch.setattr(startup, "listening", listen)
+    with pytest.raises(SystemExit):
+        parser.main(["watch", "-i", "none0"])
+    assert steps == expected
