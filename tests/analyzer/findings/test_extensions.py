@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -120,6 +121,11 @@ def test_its_rules_are_explained_and_listed(site: Path, tmp_path: Path) -> None:
     without = run(tmp_path, "help", "findings")[1]
     assert "Rules of the package" not in without
     assert CODE not in run(site, "findings", CAPTURE, KWIRE_EXTENSIONS="0")[1]
+
+
+def test_a_package_in_an_archive_is_found(site: Path, tmp_path: Path) -> None:
+    archive = Path(shutil.make_archive(str(tmp_path / "packages"), "zip", site))
+    assert run(archive, "findings", "--explain", CODE)[0] == 0
 
 
 def test_a_dataset_is_asked_again_by_a_package_that_came_later(site: Path, tmp_path: Path) -> None:
