@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from kwire.analyzer.analysis.combinations import combinations
 from kwire.analyzer.common.times import moment
 from kwire.analyzer.frame import arrow, grouping, spill
 from kwire.analyzer.frame.frame import NULL, Frame
@@ -95,12 +96,7 @@ class PartitionAnswers:
         self._ips = list(more.text("broker_ip").values)
         ports, port = np.unique(more["broker_port"][of], return_inverse=True)
         self._ports = ports.tolist()
-        _, keys = np.unique(
-            np.concatenate([np.stack([whose[bad], self._places]), np.stack([whose[of], place[chosen]])], axis=1),
-            axis=1,
-            return_inverse=True,
-        )
-        keys = keys.reshape(-1)
+        _, keys = combinations(np.append(whose[bad], whose[of]), np.append(self._places, place[chosen]))
         self._key = np.where(self._places >= 0, keys[: len(bad)], -1)
         times, broker = more["response_end"][of], np.stack([more.text("broker_ip").codes[of], port.reshape(-1)])
         in_time = np.argsort(times, kind="stable")
