@@ -94,7 +94,7 @@ def _admin(source: Source) -> Iterator[Event]:
         ),
         pc.field("api").isin(list(_ADMIN)) & pc.is_valid(pc.field("response_end")) & ~pc.is_valid(pc.field("error")),
     )
-    there = _topics_there(source) if rows else set()
+    there = _topics_there(source, {topic for row in rows for topic in row["topics"] or ()})
     for row in rows:
         topics = tuple(row["topics"] or ())
         if not topics and row["request_state"] == "decoded":
@@ -119,11 +119,14 @@ def _admin(source: Source) -> Iterator[Event]:
         )
 
 
-def _topics_there(source: Source) -> set[str]:
-    """Topics that an answer states to exist. One that was only validated (`validate_only`) has no id."""
+def _topics_there(source: Source, topics: set[str]) -> set[str]:
+    """Which of some topics an answer states to exist. One that was only validated (`validate_only`) has no id."""
     here, well = pc.field("capture") == source.capture, pc.field("error_code") == 0
-    led = names_in(source.dataset.leaders, "topic", here)
-    return {*source.topics.values(), *led, *names_in(source.dataset.partitions, "topic", here & well)}
+    there = topics.intersection(source.topics.values())
+    for table, condition in ((source.dataset.leaders, here), (source.dataset.partitions, here & well)):
+        if others := sorted(topics - there):
+            there |= names_in(table, "topic", condition & pc.field("topic").isin(others))
+    return there
 
 
 _STANDING = ("quality", "security", "versions")
