@@ -157,9 +157,7 @@ class Offsets:
         placed = [*self._resets(topic_name), *self._in_zookeeper()]
         replicated = self._replicated.rows(capture)
         schema = tables.schema("offsets")
-        if (
-            not placed and not len(commits["completed_by"]) and replicated is None
-        ):  # PyArrow's functions take time to load
+        if not placed and not len(commits["completed_by"]) and replicated is None:
             yield "offsets", schema.empty_table()
             return
         others = [pa.Table.from_pylist([{"capture": capture, **row} for _, row in placed], schema)]

@@ -17,6 +17,7 @@ import pyarrow as pa
 from kwire.analyzer.bulk import cast, projection
 from kwire.analyzer.bulk import state as s
 from kwire.analyzer.bulk.column_names import COLUMNS
+from kwire.analyzer.common import compute
 from kwire.analyzer.dataset import tables
 from kwire.analyzer.frame import arrow
 from kwire.analyzer.frame.arrow import distinct
@@ -374,8 +375,7 @@ def _errors(x: IntegerColumns, names: _Texts) -> pa.Array:
         local, values, [len(entry) // 2 for entry in lists], np.arange(len(pairs), dtype=np.int32)
     )
     without = ~(seen | (values != s.NULL))
-    # `take` of the few distinct ones would load PyArrow's functions, a tenth of a small capture's time.
-    structs = _error_structs([pairs[place] for place in places.tolist()])
+    structs = compute.take(_error_structs(pairs), places)
     return pa.ListArray.from_arrays(_list_offsets(offsets, without if without.any() else None), structs)
 
 

@@ -86,8 +86,7 @@ def numbers(values: pa.Array, null: int) -> np.ndarray:
 
 
 def put_numbers(values: pa.Array, null: int, out: np.ndarray) -> None:
-    """Write integers, times or truths into an array of that length, `null` where there is none. (PyArrow's own casts
-    load its functions, which takes longer than a small capture.)"""
+    """Write integers, times or truths into an array of that length, `null` where there is none."""
     length, offset = len(values), values.offset
     if values.null_count == length:
         out[:] = null

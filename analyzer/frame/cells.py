@@ -93,8 +93,7 @@ class Row(Mapping[str, Any]):
 
 
 def parts(table: pa.Table) -> Iterator[Part]:
-    """All rows of a table, in order, in memory of their own. (`take` would load PyArrow's functions, a tenth of a
-    small capture's time; what is put together is copied too.)"""
+    """All rows of a table, in order, in memory of their own: what is put together is copied."""
     for batch in table.to_batches(max_chunksize=ROWS):
         copies = [pa.concat_arrays([column, column[:0]]) for column in batch.columns]
         yield Part(pa.RecordBatch.from_arrays(copies, schema=batch.schema))
