@@ -15,6 +15,7 @@ import numpy as np
 
 from kwire.analyzer.bulk.exchange_tables import latency_us
 from kwire.analyzer.bulk.rows import Exchanges, end_point
+from kwire.analyzer.frame import arrow
 from kwire.analyzer.live.open_requests import OpenAtBroker, OpenRequests
 from kwire.analyzer.live.reader_delays import ReaderDelays, ReaderLine, concerned, lines_of
 from kwire.analyzer.live.reader_lag import ReaderStanding
@@ -172,7 +173,7 @@ class Counts:
         self.delays.learn_groups(rows)
         parts = concerned(rows)
         of_part = second[rows.owner[parts]]
-        for number in np.unique(second).tolist():
+        for number in arrow.distinct(second).tolist():
             self._add(number, np.flatnonzero(second == number), rows, broker, names, failed, latency, held, size)
             self._delay(number, rows, parts[of_part == number])
         self.time_ns = max(self.time_ns, int(when.max()))
@@ -194,7 +195,7 @@ class Counts:
         second.bytes += int(size[here].sum())
         api = rows.column("api_key")[here]
         kind = np.where(api == NULL, -1, api) * len(broker_names) + broker[here]
-        for kind_number in np.unique(kind).tolist():
+        for kind_number in arrow.distinct(kind).tolist():
             rows_of_kind = here[kind == kind_number]
             key = (kind_number // len(broker_names), broker_names[kind_number % len(broker_names)])
             if key not in second.kinds and len(second.kinds) >= MOST:
@@ -207,7 +208,7 @@ class Counts:
             held_rows = timed[held[timed] > 0]
             tally.held += np.bincount(bucket(held[held_rows]), minlength=_BUCKETS)
         client = rows.column("client_id")[here]
-        for number_of in np.unique(client).tolist():
+        for number_of in arrow.distinct(client).tolist():
             rows_of_kind = here[client == number_of]
             name = rows.names.strings[number_of] if number_of != NULL else ""
             if name not in second.clients and len(second.clients) >= MOST:
@@ -375,4 +376,4 @@ _SIZES: Final = ("request_bytes", "response_bytes")
 
 
 def _used(rows: Exchanges) -> np.ndarray:
-    return np.unique(rows.connection)
+    return arrow.distinct(rows.connection)

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from kwire.analyzer.bulk.rows import Exchanges, Names, end_point
+from kwire.analyzer.frame import arrow
 from kwire.analyzer.protocol import api_keys as apis
 from kwire.captures.kernels import NULL
 
@@ -130,7 +131,7 @@ class OpenRequests:
         }
         after = self.answers.get(number + 1, {})
         out = []
-        for broker in np.unique(every[:, O_BROKER]).tolist():
+        for broker in arrow.distinct(every[:, O_BROKER]).tolist():
             rows = every[every[:, O_BROKER] == broker]
             waited = end - rows[:, O_REQUEST] - rows[:, O_ALLOWED]
             waiting = rows[waited > 0]
@@ -162,7 +163,7 @@ class OpenRequests:
         out = []
         names = list(self.brokers)
         rows_of = self.pending[(self.pending[:, O_BROKER] >= 0) & (self.pending[:, O_REQUEST] != NULL)]
-        for broker in np.unique(rows_of[:, O_BROKER]).tolist():
+        for broker in arrow.distinct(rows_of[:, O_BROKER]).tolist():
             rows = rows_of[rows_of[:, O_BROKER] == broker]
             waited = time_ns - rows[:, O_REQUEST] - rows[:, O_ALLOWED]
             waiting = rows[waited > 0]
@@ -184,7 +185,7 @@ class OpenRequests:
             rows = self.pending[(self.pending[:, O_BROKER] == broker)]
             rows = rows[time_ns - rows[:, O_REQUEST] - rows[:, O_ALLOWED] >= least_ns // 2]
             if len(rows) and not rows[:, O_REPLICAS].all():
-                clients = len(np.unique(rows[:, O_CLIENT]))
+                clients = len(arrow.distinct(rows[:, O_CLIENT]))
                 out.append(Standstill(name, last, time_ns, clients, len(rows)))
         return out
 

@@ -7,6 +7,7 @@ kernels are compiled before, or the first minute would not be seen.
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -65,17 +66,14 @@ def warm_up() -> None:
     if _SAMPLE.exists():
         announce_compilation()
         kernels.expect(None)  # the sample is small, what comes after it need not be
-        kernels.once("watch", _read_sample)
+        kernels.once("watch", rehearse)
 
 
+@functools.cache
 def rehearse() -> None:
-    """Read a sample, if it came along, as what is captured will be read: imports and linking take longer than a full
-    queue of packets lasts."""
-    if _SAMPLE.exists():
-        _read_sample()
-
-
-def _read_sample() -> None:
+    """Read a sample, if it came along, as what is captured will be read, once in a process: imports and linking take
+    longer than a full queue of packets lasts."""
     from kwire.analyzer.api import analyze as analyse
 
-    analyse(_SAMPLE)
+    if _SAMPLE.exists():
+        analyse(_SAMPLE)

@@ -146,7 +146,7 @@ def test_watch_says_so_where_only_some_are_compiled(
     """Some kernels are stored; reading a sample compiles the others, once."""
     (tmp_path / "kwire.captures.packets.scan.0123456789abcdef").touch()
     monkeypatch.setattr(kernels, "object_folder", lambda: tmp_path)
-    monkeypatch.setattr(preparation, "_read_sample", compile_two)
+    monkeypatch.setattr(preparation, "rehearse", compile_two)
     preparation.warm_up()
     assert capsys.readouterr().err == "kwire: compiling kernels, once on this machine: at most 7 ...\n"
     preparation.warm_up()
@@ -166,7 +166,7 @@ def test_all_is_loaded_before_the_interface_is_opened(
 
     monkeypatch.setattr(interfaces, "caller", lambda: caller)
     monkeypatch.setattr(startup, "warm_up", lambda: steps.append("warm up"))
-    monkeypatch.setattr(preparation, "_read_sample", lambda: steps.append("sample"))
+    monkeypatch.setattr(startup, "rehearse", lambda: steps.append("sample"))
     monkeypatch.setattr(startup, "listening", listen)
     with pytest.raises(SystemExit):
         parser.main(["watch", "-i", "none0"])
