@@ -94,7 +94,9 @@ def _admin(source: Source) -> Iterator[Event]:
         ),
         pc.field("api").isin(list(_ADMIN)) & pc.is_valid(pc.field("response_end")) & ~pc.is_valid(pc.field("error")),
     )
-    there = _topics_there(source, {topic for row in rows for topic in row["topics"] or ()})
+    there = _topics_there(
+        source, {topic for row in rows if row["api"] == "CreateTopics" for topic in row["topics"] or ()}
+    )
     for row in rows:
         topics = tuple(row["topics"] or ())
         if not topics and row["request_state"] == "decoded":
