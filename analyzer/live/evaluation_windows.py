@@ -26,6 +26,7 @@ from kwire.analyzer.findings import evaluate
 from kwire.analyzer.findings.capture import CaptureFrame
 from kwire.analyzer.findings.rules import RULES, Finding
 from kwire.analyzer.findings.wording import count, lasting, moment
+from kwire.analyzer.frame import arrow
 from kwire.analyzer.frame.parquet import RowGroups
 from kwire.analyzer.live.open_requests import Standstill
 from kwire.analyzer.pipeline.analysis_options import AnalysisOptions
@@ -96,7 +97,7 @@ class EvaluationWindows:
         when = window.every.column("request_time")
         answered = window.every.column("response_end")
         when = when[when != NULL]
-        refused = np.isin(window.every.column("error_code"), _UNKNOWN_TOPIC) & (answered != NULL)
+        refused = arrow.among(window.every.column("error_code"), _UNKNOWN_TOPIC) & (answered != NULL)
         if refused.any() and self._early_after is None:
             self._early_after = int(answered[refused].min())
         times = [self._now, *(int(values.max()) for values in (when, answered[answered != NULL]) if len(values))]

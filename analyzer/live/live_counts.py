@@ -309,8 +309,8 @@ class Counts:
         api, code, group = rows.column("api_key"), rows.column("error_code"), rows.column("group_id")
         about = (group != NULL) & (
             (code == _IN_PROGRESS)
-            | np.isin(api, (apis.JOIN_GROUP, apis.SYNC_GROUP))
-            | (np.isin(api, (apis.HEARTBEAT, apis.LEAVE_GROUP)) & (code == 0) & bool(self._since))
+            | arrow.among(api, (apis.JOIN_GROUP, apis.SYNC_GROUP))
+            | (arrow.among(api, (apis.HEARTBEAT, apis.LEAVE_GROUP)) & (code == 0) & bool(self._since))
         )
         for i in np.flatnonzero(about).tolist():
             name, key = rows.names.strings[int(group[i])], int(api[i])

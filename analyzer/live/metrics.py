@@ -19,6 +19,7 @@ from kwire.analyzer.bulk import state as s
 from kwire.analyzer.bulk.exchange_tables import STATUSES, latency_us
 from kwire.analyzer.bulk.rows import Exchanges, Names, end_point
 from kwire.analyzer.common.escapes import printable
+from kwire.analyzer.frame import arrow
 from kwire.analyzer.live.reader_lag import ReaderLag
 from kwire.analyzer.protocol import api_keys as apis
 from kwire.captures.kernels import NULL
@@ -222,7 +223,7 @@ class Metrics:
         parts = rows.partitions
         owner = rows.owner
         api = rows.column("api_key")[owner] if len(owner) else owner
-        wanted = np.flatnonzero(np.isin(api, (apis.PRODUCE, apis.FETCH, apis.SHARE_FETCH)))
+        wanted = np.flatnonzero(arrow.among(api, (apis.PRODUCE, apis.FETCH, apis.SHARE_FETCH)))
         if not len(wanted):
             return
         parts, owner, api = parts[:, wanted], owner[wanted], api[wanted]

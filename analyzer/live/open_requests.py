@@ -192,14 +192,14 @@ class OpenRequests:
 
 def _allowed(api: np.ndarray, max_wait_ms: np.ndarray) -> np.ndarray:
     """int64[n]: how long requests may wait on purpose, ns."""
-    fetches = np.isin(api, (apis.FETCH, apis.SHARE_FETCH)) & (max_wait_ms > 0)
+    fetches = arrow.among(api, (apis.FETCH, apis.SHARE_FETCH)) & (max_wait_ms > 0)
     allowed = np.where(fetches, np.maximum(max_wait_ms, 0) * 1_000_000, 0)
-    result: np.ndarray = np.where(np.isin(api, _MEMBERS), _FOREVER // 2, allowed)
+    result: np.ndarray = np.where(arrow.among(api, _MEMBERS), _FOREVER // 2, allowed)
     return result
 
 
 def _is_replicas(api: np.ndarray, acks: np.ndarray) -> np.ndarray:
     """int64[n]: 1 for requests that may wait for replicas at other brokers."""
-    waits = ((api == apis.PRODUCE) & (acks == -1)) | np.isin(api, (apis.OFFSET_COMMIT, apis.TXN_OFFSET_COMMIT))
+    waits = ((api == apis.PRODUCE) & (acks == -1)) | arrow.among(api, (apis.OFFSET_COMMIT, apis.TXN_OFFSET_COMMIT))
     result: np.ndarray = waits.astype(np.int64)
     return result

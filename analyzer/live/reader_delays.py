@@ -15,6 +15,7 @@ import numpy as np
 
 from kwire.analyzer.bulk import state as s
 from kwire.analyzer.bulk.rows import Exchanges
+from kwire.analyzer.frame import arrow
 from kwire.analyzer.live.reader_lag import ReaderLag, ReaderStanding
 from kwire.analyzer.protocol import api_keys as apis
 from kwire.captures.kernels import NULL
@@ -128,7 +129,7 @@ def concerned(rows: Exchanges) -> np.ndarray:
     """Return int64[n]: topic-partitions of a window that `ReaderDelays.take` learns from."""
     if not rows.partitions.shape[1]:
         return np.zeros(0, np.int64)
-    return np.flatnonzero(np.isin(rows.column("api_key")[rows.owner], _APIS))
+    return np.flatnonzero(arrow.among(rows.column("api_key")[rows.owner], _APIS))
 
 
 def lines_of(
