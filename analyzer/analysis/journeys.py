@@ -487,7 +487,8 @@ _H_ROW, _H_BEGIN, _H_END, _H_LABEL, _H_COLUMNS = range(5)
 
 
 def _headers(window: Window, sets: np.ndarray) -> np.ndarray:
-    """Return int64[_H_COLUMNS, n]: whole batches with records of record sets, as far as these are kept.
+    """Return int64[_H_COLUMNS, n]: batches with records of record sets, as far as these are kept: whole ones, and those
+    whose records were not captured.
 
     Their columns are the set (an index in `sets`), the first offset, the one after the last, and the label."""
     order = np.argsort(sets, kind="stable")
@@ -496,8 +497,10 @@ def _headers(window: Window, sets: np.ndarray) -> np.ndarray:
         there = np.flatnonzero(arrow.among(record_sets.number, sets))
         if not len(there):
             continue
-        table = batches.batches(record_sets.heap, record_sets.at[there], record_sets.length[there]).table
-        table = table[:, (table[batches.B_STATE] == batches.WHOLE) & (table[batches.B_COUNT] != 0)]
+        at, length, bridged = (column[there] for column in (record_sets.at, record_sets.length, record_sets.bridged))
+        table = batches.batches(record_sets.heap, at, length, bridged).table
+        known = (table[batches.B_STATE] == batches.WHOLE) | (table[batches.B_REASON] == batches.REASON_NOT_CAPTURED)
+        table = table[:, known & (table[batches.B_COUNT] != 0)]
         row = order[np.searchsorted(sets, record_sets.number[there], sorter=order)][table[batches.B_SET]]
         base, span = table[batches.B_OFFSET], np.where(table[batches.B_MAGIC] == 2, table[batches.B_LAST_DELTA], 0)
         label = table[batches.B_SIZE] << 32 | table[batches.B_CRC]

@@ -5,6 +5,9 @@ In: `Segments` of one shard. Out: calls of `take`, one for each frame.
 Rules
 - A frame that lies in one segment is read where it is; others are collected in a region of the slab.
 - A frame with bytes missing inside is followed to its end by its length, and handed on with what is before the hole.
+- Bytes that were cut off of packets, with at least a batch's header before them, are bridged by zeros. If all of them
+  turn out to be content of record batches, which says nothing else, the frame counts as whole; else it is TORN, and
+  handed on like any other with a hole.
 - If the length field itself is lost, the next frame is searched for (`resync`). Such a frame is tentative until it
   decodes whole; if it does not, the search goes on behind its first byte. Bytes passed over are counted.
 - A length that no message can have, where one certainly is, is handed on as a frame of its own (IMPOSSIBLE), with what
@@ -25,7 +28,7 @@ known. DROP: the frame at hand is followed to its end, and only counted. SWALLOW
     SYNC     a length that no message can have                          SEEK     _end_frame
     SYNC     the same, in the segment itself                            SEEK     _feed
     SYNC     more than the frame limit, and its beginning is there      DROP     begin_drop
-    SYNC     a hole behind the length field                             DROP     begin_drop
+    SYNC     a hole behind the length field, or it is torn              DROP     begin_drop
     SYNC     the connection or the capture ends inside a request        DROP     begin_drop
     SYNC     all frames in progress together are beyond the limit       DROP     _hold_limit
     SYNC     a hole where the next length is, or inside it              SEEK     _hole
@@ -53,6 +56,7 @@ from kwire.analyzer.bulk.regions import (
     IN_WINDOW,
     append,
     begin_drop,
+    bridged,
     drop_front,
     frame_from_region,
     release,
@@ -70,6 +74,7 @@ from kwire.analyzer.bulk.resync import (
     seek,
 )
 from kwire.analyzer.protocol.decoding import read_int16, read_int32
+from kwire.analyzer.protocol.record_batches import HEADER_V2
 from kwire.captures import stream_tables as t
 from kwire.captures.kernels import MACHINE_CODE, Array, Bytes, Flag, Int, Table, inline, kernel, prefetch_all, shared
 
@@ -91,6 +96,9 @@ IMPOSSIBLE_FROM: Final = 1 << 30
 # What `_act` asks the driver for, beside the NEED_ statuses.
 NOTHING, TAKE, SEEK_ONE = 100, 101, 102
 ARRIVING, WORKING = 0, 1
+
+BRIDGED_FROM: Final = 4 + 8 + HEADER_V2
+"""Bytes that a frame has before the content of its first record batch, at least: length, header, the batch's header."""
 
 
 @inline
@@ -315,7 +323,7 @@ def _act(fr: s.Framing, mt: s.Matching, segment: Table, key: Int, buffer: Bytes,
                 frame_from_region(fr, key, total, total, total, 0, completed_by)
                 return TAKE
             if total > v[s.V_FRAME_LIMIT] and have >= PREFIX:
-                begin_drop(fr, key, have, np.int64(0), s.LIMIT)
+                begin_drop(fr, key, have, s.LIMIT)
                 continue
             if f[key, s.F_TENTATIVE] == WEAK and f[key, s.F_STALLED] != f[key, s.F_HAVE]:
                 return SEEK_ONE
@@ -340,7 +348,9 @@ def _act(fr: s.Framing, mt: s.Matching, segment: Table, key: Int, buffer: Bytes,
             if status != s.OK:
                 return status
         else:
-            _hole(fr, slot, key, segment[t.SEG_LENGTH])
+            status = _hole(fr, slot, key, segment)
+            if status != s.OK:
+                return status
 
 
 @inline
@@ -411,6 +421,7 @@ def _feed(fr: s.Framing, slot: Int, key: Int, client: Int, source: Bytes, segmen
                 frame[s.FR_CAUSE] = s.IMPOSSIBLE if impossible else 0
                 frame[s.FR_TENTATIVE] = 0
                 frame[s.FR_SOURCE] = segment[t.SEG_SOURCE]
+                frame[s.FR_BRIDGED] = -1
                 return TAKE
             wanted = total
         elif have >= 4:
@@ -438,23 +449,37 @@ def _doubt(fr: s.Framing, key: Int) -> None:
 
 
 @inline
-def _hole(fr: s.Framing, slot: Int, key: Int, length: Int) -> None:
-    """Bytes are missing: follow the frame at hand through them, or give up the place."""
+def _hole(fr: s.Framing, slot: Int, key: Int, segment: Table) -> Int:
+    """Bytes are missing: bridge them, follow the frame at hand through them, or give up the place.
+
+    Returns OK or a NEED_ status."""
     f = fr.f
     v = fr.v
+    length = segment[t.SEG_LENGTH]
     have = f[key, s.F_HAVE] - f[key, s.F_FROM]
+    clear = f[key, s.F_PREFIX] == 0 and f[key, s.F_TENTATIVE] == 0
+    need = f[key, s.F_NEED]
+    if f[key, s.F_MODE] == s.SYNC and clear and have >= BRIDGED_FROM and segment[t.SEG_KIND] == t.SNAPLEN:
+        if need <= v[s.V_FRAME_LIMIT]:
+            take = min(length - v[s.V_POSITION], need - have)
+            status = append(fr, key, fr.slab, np.int64(-1), take, segment, need)
+            if status == s.OK:
+                f[key, s.F_BRIDGED] = 1
+                v[s.V_BRIDGED] += take
+                v[s.V_POSITION] += take
+            return status
     f[key, s.F_PREFIX] = 0
     if f[key, s.F_MODE] == s.SYNC and f[key, s.F_TENTATIVE] == WEAK:
         _doubt(fr, key)
-        return
+        return s.OK
     if f[key, s.F_MODE] == s.SYNC and have >= 4:
-        begin_drop(fr, key, have, np.int64(0), s.TRUNCATED)
+        begin_drop(fr, key, have, s.TRUNCATED)
     if f[key, s.F_MODE] == s.DROP:
         take = min(length - v[s.V_POSITION], f[key, s.F_NEED] - f[key, s.F_SEEN])
         f[key, s.F_SEEN] += take
         f[key, s.F_MISSING] += take
         v[s.V_POSITION] += take
-        return
+        return s.OK
     if f[key, s.F_MODE] == s.SYNC:
         fr.k[slot, s.K_INCOMPLETE] += have
     else:
@@ -464,6 +489,7 @@ def _hole(fr: s.Framing, slot: Int, key: Int, length: Int) -> None:
     f[key, s.F_STALLED] = -1
     f[key, s.F_BROKEN] = 1
     v[s.V_POSITION] = length
+    return s.OK
 
 
 @inline
@@ -478,7 +504,7 @@ def _close(fr: s.Framing, slot: Int, key: Int, client: Int, completed_by: Int) -
             _doubt(fr, key)
             return True
         if have >= 12 and client:
-            begin_drop(fr, key, have, np.int64(0), s.CUT)
+            begin_drop(fr, key, have, s.CUT)
     if f[key, s.F_MODE] == s.DROP:
         if client and f[key, s.F_HAVE] >= 12:
             f[key, s.F_LAST_NS] = s.NULL
@@ -490,7 +516,7 @@ def _close(fr: s.Framing, slot: Int, key: Int, client: Int, completed_by: Int) -
             k[slot, s.K_INCOMPLETE] += f[key, s.F_HELD]
         f[key, s.F_MODE] = s.SYNC
     elif f[key, s.F_MODE] == s.SYNC:
-        k[slot, s.K_INCOMPLETE] += have
+        k[slot, s.K_INCOMPLETE] += have - bridged(fr, key)[1]
     else:
         k[slot, s.K_SKIPPED] += have
     release(fr, key)
@@ -546,7 +572,9 @@ def _conclude(st: s.State, segment: Table) -> Int:
     if kind == t.DATA:
         return s.OK
     if kind == t.GAP or kind == t.SNAPLEN:
-        f[key, s.F_HOLE] = 1
+        if v[s.V_BRIDGED] < segment[t.SEG_LENGTH]:
+            f[key, s.F_HOLE] = 1
+        v[s.V_BRIDGED] = 0
         if k[slot, s.K_CLASS] == s.UNDECIDED:
             f[key, s.F_LOST] += f[key, s.F_HAVE] - f[key, s.F_FROM]
             release(fr, key)
@@ -617,6 +645,8 @@ def converse(
                 source = buffer if origin == IN_WINDOW else (waiting if origin == IN_WAITING else fr.slab)
                 side = np.int64(0 if (key & 1) == fr.k[slot, s.K_CLIENT] else 1)
                 status = take(st, lay, source, slot, key, side)
+                if status == s.TORN:
+                    continue  # it is described again, as one with a hole
                 if status != s.OK and status != s.REVERT:
                     return status, i
                 _end_frame(fr, key, status)

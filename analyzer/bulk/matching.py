@@ -46,8 +46,9 @@ from kwire.analyzer.bulk.headers import (
     skip_response_tags,
     tagged_header,
 )
-from kwire.analyzer.bulk.partitions import MAX_NAMED, count_named, record_parts, room_for_parts
+from kwire.analyzer.bulk.partitions import MAX_NAMED, count_named, lacks_records_alone, record_parts, room_for_parts
 from kwire.analyzer.bulk.pending import find_pending, is_silent, pass_over, put_out, take_first, take_pending, wait
+from kwire.analyzer.bulk.regions import begin_drop
 from kwire.analyzer.bulk.symbols import ENTRY_LENGTH, intern
 from kwire.analyzer.protocol import api_keys
 from kwire.analyzer.protocol.decoding import FULL, OK, SHORT, decode, read_int32
@@ -244,8 +245,10 @@ def _keep_message(st: s.State, buffer: Bytes, slot: Int, direction: Int, ordinal
     out.v[s.V_MESSAGES] = row + 1
     at = out.v[s.V_MESSAGE_BYTES]
     start = frame[s.FR_AT]
-    copy_bytes(out.message_bytes, at, buffer, start, frame[s.FR_HAVE])
-    out.v[s.V_MESSAGE_BYTES] = at + frame[s.FR_HAVE]
+    whole = frame[s.FR_CAUSE] == 0 and frame[s.FR_BRIDGED] < 0
+    length = frame[s.FR_BRIDGED] if frame[s.FR_BRIDGED] >= 0 else frame[s.FR_HAVE]
+    copy_bytes(out.message_bytes, at, buffer, start, length)
+    out.v[s.V_MESSAGE_BYTES] = at + length
     m = out.messages
     m[row, s.MSG_SLOT] = slot
     m[row, s.MSG_CLIENT] = fr.k[slot, s.K_CLIENT]
@@ -254,8 +257,8 @@ def _keep_message(st: s.State, buffer: Bytes, slot: Int, direction: Int, ordinal
     m[row, s.MSG_API_VERSION] = mt.row[s.X_API_VERSION]
     m[row, s.MSG_ORDINAL] = ordinal
     m[row, s.MSG_AT] = at
-    m[row, s.MSG_LENGTH] = frame[s.FR_HAVE]
-    m[row, s.MSG_COMPLETE] = 1 if frame[s.FR_CAUSE] == 0 else 0
+    m[row, s.MSG_LENGTH] = length
+    m[row, s.MSG_COMPLETE] = 1 if whole else 0
     m[row, s.MSG_FIRST_NS] = frame[s.FR_FIRST_NS]
     m[row, s.MSG_LAST_NS] = frame[s.FR_LAST_NS]
     m[row, s.MSG_COMPLETED_BY] = frame[s.FR_COMPLETED_BY]
@@ -286,8 +289,9 @@ def _count_bytes(fr: s.Framing, slot: Int, state: Int, reason: Int, amount: Int)
 
 @inline
 def take(st: s.State, lay: s.Layouts, buffer: Bytes, slot: Int, key: Int, side: Int) -> Int:
-    """The frame at hand is a message: a request (side 0) or a response (1). Returns OK, a NEED_ status, or REVERT (it
-    was tentative and is none). Both sides are handled alike but for what only one of them has."""
+    """The frame at hand is a message: a request (side 0) or a response (1). Returns OK, a NEED_ status, REVERT (it was
+    tentative and is none) or TORN (more of it is cut off than content of records; it is only counted from now on). Both
+    sides are handled alike but for what only one of them has."""
     fr = st.framing
     mt = st.matching
     frame = fr.frame
@@ -358,6 +362,11 @@ def take(st: s.State, lay: s.Layouts, buffer: Bytes, slot: Int, key: Int, side: 
             named, others = count_named(lay, mt.tape, used)
             if max(named, others) > MAX_NAMED:
                 decoded = np.int64(FULL)
+    if frame[s.FR_BRIDGED] >= 0:
+        if header != OK or pc < 0 or decoded != OK or not lacks_records_alone(fr, lay, buffer, mt.tape, used, key):
+            begin_drop(fr, key, frame[s.FR_TOTAL], s.TRUNCATED)
+            fr.f[key, s.F_HOLE] = 1
+            return s.TORN
     # SASL by SaslHandshake v0: tokens have no header (KIP-43); the first true request ends them.
     raw = side == 0 and k[slot, s.K_RAW] != 0
     if raw and not (pc >= 0 and decoded == OK and stopped == end and whole):
@@ -426,7 +435,7 @@ def take(st: s.State, lay: s.Layouts, buffer: Bytes, slot: Int, key: Int, side: 
 
     # From here on everything is carried out.
     if readable:
-        record_parts(st, lay, buffer, used, row, side, slot)
+        record_parts(st, lay, buffer, used, row, side, slot, key)
     if state == s.DECODED_STATE:
         record_facts(st, lay, buffer, used, slot, api if side == 1 else np.int64(-1), completed_by)
     _count_bytes(fr, slot, state, reason, trailing)

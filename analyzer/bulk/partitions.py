@@ -20,9 +20,11 @@ import numpy as np
 
 from kwire.analyzer.bulk import projection as role
 from kwire.analyzer.bulk import state as s
+from kwire.analyzer.bulk.regions import next_cut
 from kwire.analyzer.bulk.symbols import intern, lacks
 from kwire.analyzer.protocol import api_keys, errors
 from kwire.analyzer.protocol.decoding import read_int32, read_int64
+from kwire.analyzer.protocol.record_batches import HEADER_ALONE, HEADER_V2
 from kwire.captures.kernels import Bytes, Flag, Int, Table, copy_bytes, inline, shared
 
 MAX_NAMED: Final = 1 << 19
@@ -125,6 +127,33 @@ def count_batches(buffer: Bytes, at: Int, length: Int) -> tuple[Int, Int, Int, I
         batches += 1
         at += 12 + size
     return batches, records if known else np.int64(s.NULL), following, first, created, absent, label
+
+
+@shared
+def lacks_records_alone(fr: s.Framing, lay: s.Layouts, buffer: Bytes, tape: Table, used: Int, key: Int) -> Flag:
+    """Whether all that was cut off of the decoded frame at hand is content of record batches (KIP-98) whose headers are
+    there: then zeros in its place make no difference but to the records themselves."""
+    base = fr.f[key, s.F_AT]
+    last = base + fr.f[key, s.F_HAVE]
+    begin, end, mark = next_cut(fr, key, fr.frame[s.FR_MARK])
+    for i in range(used):
+        if lay.role[tape[i, 1]] != role.RECORDS or tape[i, 2] <= 0:
+            continue
+        at: Int = tape[i, 3]
+        stop = at + tape[i, 2]
+        while base + begin < stop:
+            # The first hole that is left: it must be in the batch at `at`, or in one behind it.
+            if stop - at < HEADER_V2 or base + begin < at + HEADER_V2:
+                return False
+            size = 12 + read_int32(buffer, at + 8)
+            if buffer[at + 16] != 2 or size < HEADER_V2:
+                return False
+            at = min(at + size, stop)
+            while base + begin < at:
+                if base + end > at:
+                    return False
+                begin, end, mark = next_cut(fr, key, mark)
+    return base + begin >= last
 
 
 @inline
@@ -253,6 +282,32 @@ def _fill_lookup(parts: Table, lookup: Table, at: Int, count: Int) -> Int:
 
 
 @inline
+def _copy_captured(fr: s.Framing, key: Int, into: Bytes, to: Int, buffer: Bytes, at: Int, length: Int) -> Int:
+    """Copy a record set, of batches that lack content only the header, with `HEADER_ALONE` in place of the magic.
+
+    Returns the bytes copied. `lacks_records_alone` has looked at the set before."""
+    base = fr.f[key, s.F_AT]
+    start, stop = to, at + length
+    begin, end, mark = next_cut(fr, key, fr.frame[s.FR_MARK])
+    while at < stop:
+        while mark >= 0 and base + end <= at:
+            fr.frame[s.FR_MARK] = mark
+            begin, end, mark = next_cut(fr, key, mark)
+        if base + begin >= stop or base + end <= at:
+            copy_bytes(into, to, buffer, at, stop - at)
+            return to + stop - at - start
+        size = min(12 + read_int32(buffer, at + 8), stop - at)
+        alone = base + begin < at + size
+        count = HEADER_V2 if alone else size
+        copy_bytes(into, to, buffer, at, count)
+        if alone:
+            into[to + 16] = HEADER_ALONE
+        to += count
+        at += size
+    return to - start
+
+
+@inline
 def _copy_headers(into: Bytes, to: Int, buffer: Bytes, at: Int, length: Int) -> Int:
     """Copy the headers of a record set's whole batches of magic 2 (KIP-98); return their bytes.
 
@@ -271,7 +326,7 @@ def _copy_headers(into: Bytes, to: Int, buffer: Bytes, at: Int, length: Int) -> 
 
 
 @inline
-def _keep_set(parts: s.Parts, buffer: Bytes, at: Int, length: Int, side: Int) -> Int:
+def _keep_set(fr: s.Framing, parts: s.Parts, key: Int, buffer: Bytes, at: Int, length: Int, side: Int) -> Int:
     """Keep a record set's bytes, or the headers in it; returns its number."""
     v = parts.v
     number = v[s.V_SET_NUMBER]
@@ -280,8 +335,11 @@ def _keep_set(parts: s.Parts, buffer: Bytes, at: Int, length: Int, side: Int) ->
     v[s.V_SETS] = row + 1
     into = v[s.V_SET_BYTES]
     size = length
+    partly = fr.frame[s.FR_BRIDGED] >= 0
     if v[s.V_RECORDS] == s.KEEP_HEADERS:
         size = _copy_headers(parts.set_bytes, into, buffer, at, length)
+    elif partly:
+        size = _copy_captured(fr, key, parts.set_bytes, into, buffer, at, length)
     else:
         copy_bytes(parts.set_bytes, into, buffer, at, length)
     v[s.V_SET_BYTES] = into + size
@@ -289,11 +347,14 @@ def _keep_set(parts: s.Parts, buffer: Bytes, at: Int, length: Int, side: Int) ->
     parts.sets[row, s.SET_AT] = into
     parts.sets[row, s.SET_LENGTH] = size
     parts.sets[row, s.SET_SIDE] = side
+    parts.sets[row, s.SET_BRIDGED] = 1 if partly and v[s.V_RECORDS] != s.KEEP_HEADERS else 0
     return number
 
 
 @inline
-def record_parts(st: s.State, lay: s.Layouts, buffer: Bytes, used: Int, row: Table, side: Int, slot: Int) -> None:
+def record_parts(
+    st: s.State, lay: s.Layouts, buffer: Bytes, used: Int, row: Table, side: Int, slot: Int, key: Int
+) -> None:
     """Make or complete the topic-partition rows of the exchange `row` from a tape, and note leaders.
 
     side: 0 the request's tape, 1 the response's. The caller has made sure of room, and topics have their symbol in
@@ -433,7 +494,7 @@ def record_parts(st: s.State, lay: s.Layouts, buffer: Bytes, used: Int, row: Tab
                     parts.rows[part, s.P_ABSENT] = absent
                     parts.rows[part, s.P_LABEL] = label
                     if v[s.V_RECORDS] != 0 and value > 0:
-                        parts.rows[part, s.P_SET] = _keep_set(parts, buffer, tape[i, 3], value, side)
+                        parts.rows[part, s.P_SET] = _keep_set(fr, parts, key, buffer, tape[i, 3], value, side)
             elif kind == role.PREFERRED:
                 if value >= 0:
                     parts.rows[part, s.P_SENT_ON] = value

@@ -256,13 +256,15 @@ _RAW: Final = (s.MSG_AT, s.MSG_LENGTH, *MESSAGE_NUMBERS)
 
 
 class RecordSets(NamedTuple):
-    """Record sets of one shard: `number`, which `Exchanges.partitions` has in P_SET, and where each lies in `heap`
-    uint8[:]; int64[r]. Views, valid until the window after the next one."""
+    """Record sets of one shard: `number`, which `Exchanges.partitions` has in P_SET, where each lies in `heap`
+    uint8[:], and whether headers of batches may stand in it alone (`HEADER_ALONE`); int64[r]. Views, valid until the
+    window after the next one."""
 
     heap: np.ndarray
     number: np.ndarray
     at: np.ndarray
     length: np.ndarray
+    bridged: np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
@@ -571,8 +573,8 @@ class ShardMerger:
     def _sets(self, shards: Sequence[ShardResult]) -> Iterator[RecordSets]:
         for shard, ended in enumerate(shards):
             numbers = self._set_numbers(shard, ended.sets[:, s.SET_NUMBER])
-            at, length = ended.sets[:, s.SET_AT], ended.sets[:, s.SET_LENGTH]
-            yield RecordSets(ended.set_bytes, numbers, np.ascontiguousarray(at), np.ascontiguousarray(length))
+            columns = (ended.sets[:, column] for column in (s.SET_AT, s.SET_LENGTH, s.SET_BRIDGED))
+            yield RecordSets(ended.set_bytes, numbers, *map(np.ascontiguousarray, columns))
 
     def _messages(self, shards: Sequence[ShardResult]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         for ended in shards:

@@ -13,8 +13,9 @@ import numpy as np
 
 from kwire.analyzer.bulk import state as s
 from kwire.analyzer.bulk.fields import BY_ROLE_COLUMNS
-from kwire.analyzer.bulk.framing import converse
+from kwire.analyzer.bulk.framing import PREFIX, converse
 from kwire.analyzer.bulk.projection import roles
+from kwire.analyzer.bulk.regions import begin_drop
 from kwire.analyzer.bulk.shard_result import OPEN_COLUMNS, ShardResult, connections, path_delay_behind, sealed
 from kwire.analyzer.bulk.symbols import COUNT, Symbols, content, fresh, grown, of_all, without
 from kwire.analyzer.frame.arrow import distinct
@@ -443,11 +444,8 @@ class Conversations:
             have = int(f[key, s.F_HAVE] - f[key, s.F_FROM])
             if f[key, s.F_MODE] != s.SYNC or f[key, s.F_ROOM] <= 8192 or have < 4:
                 break
-            f[key, s.F_SEEN] = f[key, s.F_HELD] = have
-            f[key, s.F_MISSING] = 0
-            f[key, s.F_CAUSE] = s.LIMIT
-            f[key, s.F_MODE] = s.DROP
-            f[key, s.F_HAVE] = f[key, s.F_FROM] + min(have, 4096)
+            begin_drop(self._state.framing, key, have, s.LIMIT)
+            f[key, s.F_HAVE] = min(int(f[key, s.F_HAVE]), PREFIX)
             released = int(f[key, s.F_ROOM]) - int(f[key, s.F_HAVE])
             f[key, s.F_ROOM] = f[key, s.F_HAVE]
             v[s.V_SLAB_LIVE] -= released

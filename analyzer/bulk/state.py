@@ -40,13 +40,24 @@ from kwire.captures.kernels import Array, Bytes, Table
     F_ANSWER,  # where an answer to what the other direction asks may start, behind F_AT; -1: none
     F_ANSWER_END,
     F_HOLE,  # bytes are missing since the last message of it that was whole
+    F_BRIDGED,  # zeros stand in its region for bytes that were cut off
     F_COLUMNS,
-) = range(26)
+) = range(27)
 SYNC, SEEK, DROP, SWALLOW = 0, 1, 2, 3
 TRUNCATED, LIMIT = 1, 2  # see also CUT
 
 # --- marks: which packet brought a byte (linked per direction) --------------------------------------------------------
-(MARK_NEXT, MARK_AT, MARK_NS, MARK_NUMBER, MARK_FILE, MARK_RECORD_AT, MARK_PACKET_INDEX, MARK_COLUMNS) = range(8)
+(
+    MARK_NEXT,
+    MARK_AT,
+    MARK_NS,
+    MARK_NUMBER,
+    MARK_FILE,
+    MARK_RECORD_AT,
+    MARK_PACKET_INDEX,
+    MARK_CUT,  # where the zeros begin that stand for what was cut off of the packet, up to the next mark; -1: none
+    MARK_COLUMNS,
+) = range(9)
 
 # --- connections (row = slot) -----------------------------------------------------------------------------------------
 (
@@ -251,7 +262,14 @@ FORGOTTEN: Final = 2
 # --- record sets: the content of records fields -----------------------------------------------------------------------
 KEEP_SETS, KEEP_HEADERS = 1, 2
 """Of V_RECORDS: record sets are kept, or what `Settings.record_headers` says of them."""
-(SET_NUMBER, SET_AT, SET_LENGTH, SET_SIDE, SET_COLUMNS) = range(5)
+(
+    SET_NUMBER,
+    SET_AT,
+    SET_LENGTH,
+    SET_SIDE,
+    SET_BRIDGED,  # 1: of batches with HEADER_ALONE in place of their magic, only the header is kept
+    SET_COLUMNS,
+) = range(6)
 
 # --- facts: rows for the small tables ---------------------------------------------------------------------------------
 FACT_KIND, FACT_SLOT, FACT_A, FACT_B, FACT_C, FACT_D, FACT_COMPLETED_BY, FACT_COLUMNS = range(8)
@@ -285,7 +303,7 @@ KEEP_SOME_BYTES: Final = 4 << 20
     FR_AT,  # where it starts (its 4-byte length) in the buffer given
     FR_HAVE,  # bytes of it that are there, from its start
     FR_TOTAL,  # its size, the length field included
-    FR_HELD,  # captured bytes (FR_HAVE, and those after a hole)
+    FR_HELD,  # captured bytes (those of FR_HAVE, and those after a hole)
     FR_FIRST_NS,
     FR_LAST_NS,
     FR_NUMBER,
@@ -296,8 +314,10 @@ KEEP_SOME_BYTES: Final = 4 << 20
     FR_CAUSE,  # 0 whole, TRUNCATED, LIMIT, CUT, IMPOSSIBLE
     FR_TENTATIVE,
     FR_SOURCE,  # which bytes FR_AT points into: the window's, the waiting ones, the slab
+    FR_BRIDGED,  # where the first zeros are that stand for bytes cut off, from its start; -1: none
+    FR_MARK,  # the mark that the next of these are looked for from
     FR_COLUMNS,
-) = range(15)
+) = range(17)
 CUT, IMPOSSIBLE = 3, 4
 
 # --- the vector of counters -------------------------------------------------------------------------------------------
@@ -333,8 +353,9 @@ CUT, IMPOSSIBLE = 3, 4
     V_TLS,
     V_SHARD,
     V_SHARDS,
+    V_BRIDGED,  # bytes of the hole at hand that zeros stand for
     V_COLUMNS,
-) = range(32)
+) = range(33)
 
 # --- what a kernel call may come back for -----------------------------------------------------------------------------
 (
@@ -357,6 +378,7 @@ CUT, IMPOSSIBLE = 3, 4
     NEED_SETS,
 ) = range(17)
 REVERT = 99
+TORN = 98
 
 
 class Layouts(NamedTuple):

@@ -331,11 +331,15 @@ class CaptureFrame:
         lossy = (self.link_numbers("requests") == 0) | ~self.unbroken | (self.link_numbers("opened") == 0)
         unread: np.ndarray = nameless & lossy[: len(nameless)]
         if unread.any():
-            state, states = self.table("exchanges").text("request_state")
-            whole = codes_of(states, "decoded")
-            read = spill.where(len(state), lambda block: arrow.among(state[block], whole))
-            unread &= ~arrow.among(np.arange(len(unread)), arrow.distinct(spill.take(self.exchanges.link, read)))
+            read = spill.take(self.exchanges.link, self._decoded("request_state"))
+            unread &= ~arrow.among(np.arange(len(unread)), arrow.distinct(read))
         return unread
+
+    def _decoded(self, column: str) -> np.ndarray:
+        """int64: rows of exchanges whose request or answer (`request_state`, `response_state`) was decoded."""
+        state, states = self.table("exchanges").text(column)
+        decoded = codes_of(states, "decoded")
+        return spill.where(len(state), lambda block: arrow.among(state[block], decoded))
 
     @functools.cached_property
     def mixed(self) -> np.ndarray:
@@ -425,11 +429,27 @@ class CaptureFrame:
         return one_way
 
     @functools.cached_property
+    def cut_fields(self) -> np.ndarray:
+        """int64[links]: bytes that the snap length cut off, but for content of record batches: what lacks that alone is
+        decoded, so that decoded messages are larger than what was captured of them."""
+        cut = self.link_numbers("snaplen_bytes")
+        if not cut.any():
+            return cut
+        size = np.zeros(len(cut), np.int64)
+        for side in ("request", "response"):
+            rows = self._decoded(f"{side}_state")
+            links = spill.take(self.exchanges.link, rows)
+            np.add.at(size, links, spill.take(self.table("exchanges").numbers(f"{side}_bytes"), rows))
+        captured = self.link_numbers("decoded_bytes") + self.link_numbers("opaque_trailing_bytes")
+        fields: np.ndarray = np.maximum(cut - np.maximum(size - captured, 0), 0)
+        return fields
+
+    @functools.cached_property
     def unbroken(self) -> np.ndarray:
         """bool[links]: no byte is missing since the capture begins, as far as a gap shows, and both directions were
         captured."""
         one_way = self.one_way
-        missing = sum(self.link_numbers(name) for name in ("gaps", "gap_bytes", "snaplen_bytes"))
+        missing = self.link_numbers("gaps") + self.link_numbers("gap_bytes") + self.cut_fields
         # Who comes midway skips to the next message: nothing is missing after.
         skipped = (self.link_numbers("skipped_bytes") > 0) & (self.link_numbers("opened") > 0)
         unbroken: np.ndarray = np.asarray(missing == 0) & ~skipped & ~one_way

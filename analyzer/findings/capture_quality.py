@@ -125,19 +125,32 @@ def not_understood(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     "warning",
     "The snap length cut off 1.2 MB (84.0 % of the bytes) in 31 connections.",
     why="A fact; what was cut off cannot be decoded.",
-    suppressed_when="Never otherwise.",
+    suppressed_when="Never otherwise; a note where all that is missing is content of record batches, as kwire record "
+    "--no-payload leaves it out: every message is decoded.",
     advice="Capture whole packets: tcpdump -s 0.",
-    evidence="snaplen-96-4.3",
+    evidence="snaplen-96-4.3; a capture of large batches without their content",
 )
 def snaplen(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     cut = capture.link_numbers("snaplen_bytes")
     gone = int(cut.sum())
     if gone:
         payload = int(capture.link_numbers("payload_bytes").sum())
-        text = f"The snap length cut off {size(gone)} ({share(gone, payload + gone)} of the bytes) in "
-        text += f"{count(int((cut > 0).sum()), 'connection')}."
+        amount = f"{size(gone)} ({share(gone, payload + gone)} of the bytes)"
+        where = f"in {count(int((cut > 0).sum()), 'connection')}"
+        alone = not capture.cut_fields.any()
+        text = f"The snap length cut off {amount} {where}."
+        if alone:
+            text = f"The content of record batches was not captured: {amount} {where}; all else is decoded."
         yield Match(
-            text, int((cut > 0).sum()), *capture.span, links=_worst(capture, cut), what={"missing_bytes": str(gone)}
+            text,
+            int((cut > 0).sum()),
+            *capture.span,
+            links=_worst(capture, cut),
+            what={"missing_bytes": str(gone)},
+            severity="note" if alone else None,
+            advice="Nothing is wrong with latencies, errors and offsets. For records themselves, capture whole packets."
+            if alone
+            else None,
         )
 
 

@@ -104,12 +104,14 @@ class Origins:
 
 
 class RecordSetColumns(NamedTuple):
-    """The record sets of one shard and window: `number`, and where each lies in `heap` uint8[:]; int64[n]."""
+    """The record sets of one shard and window: `number`, and where each lies in `heap` uint8[:]; `bridged` as for
+    `batches.walk`; int64[n]."""
 
     heap: np.ndarray
     number: np.ndarray
     at: np.ndarray
     length: np.ndarray
+    bridged: np.ndarray
 
 
 COUNTED: Final = (
@@ -249,7 +251,7 @@ class RecordTables:
 
     def _walked(self, sets: RecordSetColumns) -> np.ndarray:
         """The batches of one shard's sets, checked; places count from the start of their set, B_SET is its number."""
-        own_batches = batches(sets.heap, sets.at, sets.length, buffers=self._buffers)
+        own_batches = batches(sets.heap, sets.at, sets.length, sets.bridged, self._buffers)
         table = own_batches.table
         list(self._pool.map(lambda ends: checksums.check(table, sets.heap, *ends), _ranges(table)))
         p.settle(table, sets.at, sets.number)

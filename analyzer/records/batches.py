@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from kwire.analyzer.frame.buffer_pool import BufferPool
+from kwire.analyzer.protocol.record_batches import HEADER_ALONE, HEADER_V2
 from kwire.captures.kernels import NULL, Bytes, Flag, Int, Table, inline, kernel
 
 (
@@ -47,7 +48,7 @@ from kwire.captures.kernels import NULL, Bytes, Flag, Int, Table, inline, kernel
 WHOLE, PARTIAL, BROKEN = 0, 1, 2
 (
     REASON_NONE,
-    REASON_NOT_CAPTURED,  # A bytes of the records field are not in the capture
+    REASON_NOT_CAPTURED,  # it is a header alone: A bytes of its records are not in the capture
     REASON_SIZE,  # the size field says A, less than any batch has
     REASON_MAGIC,  # magic A
     REASON_HEADER,  # A bytes are fewer than the header has
@@ -72,7 +73,6 @@ CONTROL: Final = 1 << 5
 DELETE_HORIZON: Final = 1 << 6  # KIP-534: the base timestamp field holds the delete horizon
 
 ENTRY_HEADER: Final = 12  # offset and size, the same for all magics
-HEADER_V2: Final = 61
 SMALLEST: Final = 14  # bytes behind them: a message of magic 0 with neither key nor value
 SMALLEST_V1: Final = 22
 CRC_FROM_V2: Final = 21  # CRC32C of everything from the attributes on
@@ -175,16 +175,15 @@ def _header_v2(heap: Bytes, at: Int, out: Table, row: Int) -> None:
 
 
 @inline
-def _entry(heap: Bytes, at: Int, left: Int, cut: Int, out: Table, row: Int) -> Int:
-    """Write the row of what starts at `at`, of which at most `left` bytes are there; `cut`: bytes of the field that
-    the capture lacks. Returns how far to go on, 0: nothing behind it can be found."""
+def _entry(heap: Bytes, at: Int, left: Int, bridged: Flag, out: Table, row: Int) -> Int:
+    """Write the row of what starts at `at`, of which at most `left` bytes are there; `bridged`: it may be a
+    HEADER_ALONE. Returns how far to go on, 0: nothing behind it can be found."""
     for column in range(B_COLUMNS):
         out[column, row] = NULL
     out[B_AT, row] = at
     out[B_LENGTH, row] = left
     out[B_STATE, row] = PARTIAL
-    out[B_REASON, row] = REASON_NOT_CAPTURED if cut > 0 else REASON_NONE
-    out[B_REASON_A, row] = cut
+    out[B_REASON, row] = REASON_NONE
     if left >= 8:
         out[B_OFFSET, row] = int64_at(heap, at)
     if left < ENTRY_HEADER:
@@ -197,6 +196,13 @@ def _entry(heap: Bytes, at: Int, left: Int, cut: Int, out: Table, row: Int) -> I
         return np.int64(0)
     total = size + ENTRY_HEADER
     out[B_SIZE, row] = total
+    if bridged and left >= HEADER_V2 and heap[at + 16] == HEADER_ALONE:
+        out[B_LENGTH, row] = HEADER_V2
+        out[B_MAGIC, row] = 2
+        out[B_REASON, row] = REASON_NOT_CAPTURED
+        out[B_REASON_A, row] = total - HEADER_V2
+        _header_v2(heap, at, out, row)
+        return np.int64(HEADER_V2)
     whole = total <= left
     magic = np.int64(-1)
     if left > 16:
@@ -210,8 +216,6 @@ def _entry(heap: Bytes, at: Int, left: Int, cut: Int, out: Table, row: Int) -> I
         return np.int64(0)
     out[B_LENGTH, row] = total
     out[B_STATE, row] = WHOLE
-    out[B_REASON, row] = REASON_NONE
-    out[B_REASON_A, row] = NULL
     if magic == 2:
         if total < HEADER_V2:
             out[B_STATE, row] = BROKEN
@@ -241,23 +245,22 @@ def _entry(heap: Bytes, at: Int, left: Int, cut: Int, out: Table, row: Int) -> I
 
 
 @kernel
-def walk(heap: Bytes, at: Table, length: Table, size: Table, out: Table, walked: Table) -> Flag:
-    """Walk record sets. at, length, size: int64[n], where each lies in `heap`, the bytes of it there, and the bytes
-    that it should have. out: int64[B_COLUMNS, capacity]; walked: int64[W_COLUMNS], zeros to begin with.
+def walk(heap: Bytes, at: Table, length: Table, bridged: Table, out: Table, walked: Table) -> Flag:
+    """Walk record sets. at, length, bridged: int64[n], where each lies in `heap`, its bytes, and 1 if batches in it may
+    be HEADER_ALONE. out: int64[B_COLUMNS, capacity]; walked: int64[W_COLUMNS], zeros to begin with.
     False: `out` is full; call again with a larger one that keeps the rows so far."""
     capacity = out.shape[1]
     row = walked[W_ROWS]
     while walked[W_SET] < len(at):
         which = walked[W_SET]
         have = min(length[which], np.int64(len(heap)) - at[which])
-        cut = max(size[which] - have, np.int64(0))
         done = walked[W_AT]
         while done < have:
             if row >= capacity:
                 walked[W_AT] = done
                 walked[W_ROWS] = row
                 return False
-            step = _entry(heap, at[which] + done, have - done, cut, out, row)
+            step = _entry(heap, at[which] + done, have - done, bridged[which] != 0, out, row)
             out[B_SET, row] = which
             row += 1
             done = done + step if step > 0 else have
@@ -306,17 +309,17 @@ def batches(
     heap: np.ndarray,
     at: np.ndarray,
     length: np.ndarray,
-    size: np.ndarray | None = None,
+    bridged: np.ndarray | None = None,
     buffers: BufferPool | None = None,
 ) -> Batches:
-    """The batches of record sets: `at`, `length` and `size` int64[n] as for `walk`; `size` None: all there. `buffers`:
-    where memory of earlier tables is used again."""
+    """The batches of record sets: `at`, `length` and `bridged` int64[n] as for `walk`; `bridged` None: of none a header
+    alone. `buffers`: where memory of earlier tables is used again."""
     at, length = np.ascontiguousarray(at, np.int64), np.ascontiguousarray(length, np.int64)
-    size = length if size is None else np.ascontiguousarray(size, np.int64)
+    bridged = np.zeros(len(at), np.int64) if bridged is None else np.ascontiguousarray(bridged, np.int64)
     walked = np.zeros(W_COLUMNS, np.int64)
     rows = len(at) + len(at) // 8 + 64
     table = np.empty((B_COLUMNS, rows), np.int64) if buffers is None else buffers.numbers(B_COLUMNS, rows)
-    while not walk(heap, at, length, size, table, walked):
+    while not walk(heap, at, length, bridged, table, walked):
         larger = np.empty((B_COLUMNS, 2 * table.shape[1]), np.int64)
         larger[:, : walked[W_ROWS]] = table[:, : walked[W_ROWS]]
         table = larger

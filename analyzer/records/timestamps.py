@@ -10,7 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from kwire.analyzer.records.batches import ENTRY_HEADER, HEADER_V2, int32_at, int64_at
+from kwire.analyzer.protocol.record_batches import HEADER_V2
+from kwire.analyzer.records.batches import ENTRY_HEADER, int32_at, int64_at
 from kwire.captures.kernels import NULL, Bytes, Flag, Int, Table, inline, kernel
 
 (

@@ -29,6 +29,7 @@ import numpy as np
 from kwire.analyzer.payloads.framing import framing_bytes, header_bytes
 from kwire.analyzer.protocol import embedded
 from kwire.analyzer.protocol.embedded import Embedded
+from kwire.analyzer.protocol.record_batches import HEADER_V2
 from kwire.analyzer.protocol.schema import TOPICS
 from kwire.analyzer.records import batch_reader as r
 from kwire.analyzer.records import batches as b
@@ -132,7 +133,7 @@ class RecordScrubber:
         if row[b.B_STATE] != b.WHOLE:
             return self._broken(data, row, head)
         if row[b.B_MAGIC] == 2:
-            clean = bytearray(data[: b.HEADER_V2] + self._inside(data[b.HEADER_V2 :], data[: b.HEADER_V2], row, topic))
+            clean = bytearray(data[:HEADER_V2] + self._inside(data[HEADER_V2:], data[:HEADER_V2], row, topic))
             struct.pack_into(">I", clean, 17, crc32c_library.crc32c(bytes(clean[b.CRC_FROM_V2 :])))
         else:
             clean = bytearray(self._filled(data, list(self._old(data, 0, len(data), topic, depth)), len(data)))
@@ -198,7 +199,7 @@ class RecordScrubber:
             self.report.records += table.shape[1]
         if len(batch) != 1 or batch.table[b.B_STATE, 0] != b.WHOLE or batch.table[b.B_REASON, 0] != b.REASON_NONE:
             return None
-        return [_Place(content.start - b.HEADER_V2, content.end - b.HEADER_V2, content.new) for content in contents]
+        return [_Place(content.start - HEADER_V2, content.end - HEADER_V2, content.new) for content in contents]
 
     def _record(self, data: bytes, record: list[int], topic: str) -> Iterator[_Place]:
         key_at, key_length, value_at, value_length = record[r.R_KEY_AT : r.R_VALUE_LENGTH + 1]
@@ -341,7 +342,7 @@ class RecordScrubber:
 
 def _header_bytes(data: bytes, row: list[int]) -> int:
     """Bytes of a batch's header that are there; of one that is broken those before its attributes."""
-    head = b.HEADER_V2 if row[b.B_MAGIC] == 2 else _HEADER_OLD + 8 * (row[b.B_MAGIC] == 1)
+    head = HEADER_V2 if row[b.B_MAGIC] == 2 else _HEADER_OLD + 8 * (row[b.B_MAGIC] == 1)
     return min(len(data), _HEADER_OLD - 1 if row[b.B_STATE] == b.BROKEN else head)
 
 
@@ -354,7 +355,7 @@ def _is_possible(data: bytes, row: list[int]) -> bool:
     attributes = data[21:23] if magic == 2 else data[17:18]
     if attributes and attributes[-1] & b.CODEC_MASK > b.ZSTD:
         return False
-    return magic != 2 or len(data) < b.HEADER_V2 or row[b.B_COUNT] <= row[b.B_LAST_DELTA] + 1
+    return magic != 2 or len(data) < HEADER_V2 or row[b.B_COUNT] <= row[b.B_LAST_DELTA] + 1
 
 
 def _within(raw: bytes, least: int, most: int, size: int) -> bool:

@@ -17,6 +17,7 @@ from typing import Final
 
 import numpy as np
 
+from kwire.analyzer.protocol.record_batches import HEADER_V2
 from kwire.analyzer.records import batches as b
 from kwire.analyzer.records import codecs
 from kwire.analyzer.scrub import windows
@@ -207,7 +208,7 @@ def _opened(data: bytes, depth: int = 0) -> bytes:
         start, end = row[b.B_AT], row[b.B_AT] + row[b.B_LENGTH]
         codec = row[b.B_ATTRIBUTES] & b.CODEC_MASK if row[b.B_STATE] == b.WHOLE else b.NONE
         if codec == b.NONE:  # numbers before, checksums among them
-            out += b"\0" + data[start + (b.HEADER_V2 if row[b.B_MAGIC] == 2 else b.CRC_FROM_OLD + 2) : end]
+            out += b"\0" + data[start + (HEADER_V2 if row[b.B_MAGIC] == 2 else b.CRC_FROM_OLD + 2) : end]
             continue
         at, size = row[b.B_RECORDS_AT], row[b.B_RECORDS_LENGTH]
         scratch = codecs.Scratch()

@@ -42,14 +42,12 @@ class Opened:
         ]
 
 
-def opened(
-    *sets: bytes, size: int | None = None, limits: b.BatchLimits | None = None, rows: int = r.PIECE_ROWS
-) -> Opened:
-    """Walk, check and open record sets that lie one behind another. `size`: what each field claims to have."""
+def opened(*sets: bytes, limits: b.BatchLimits | None = None, rows: int = r.PIECE_ROWS) -> Opened:
+    """Walk, check and open record sets that lie one behind another."""
     heap = np.frombuffer(b"".join(sets), np.uint8).copy()
     lengths = np.array([len(data) for data in sets], np.int64)
     at = np.cumsum(lengths) - lengths
-    batches = b.batches(heap, at, lengths, None if size is None else np.full(len(sets), size))
+    batches = b.batches(heap, at, lengths)
     checksums.check(batches.table, batches.heap)
     records: list[Record] = []
     where: list[int] = []

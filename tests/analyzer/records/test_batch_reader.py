@@ -25,6 +25,7 @@ from kio.records import schema as kio
 from kio.records.writers import write_new_batch
 from kio.static.primitive import TZAwareMicros, i8, i16, i32, i64
 
+from kwire.analyzer.protocol.record_batches import HEADER_ALONE, HEADER_V2
 from kwire.analyzer.records import batch_reader as r
 from kwire.analyzer.records import batches as b
 from kwire.analyzer.records import checksums, codecs
@@ -214,13 +215,20 @@ def test_a_partial_batch_at_the_end_is_a_row_whatever_is_left_of_it(magic: int) 
         assert result.column(b.B_MAGIC)[1] == (magic if cut > 16 else None)
 
 
-def test_bytes_that_the_capture_lacks_are_said_to_be_lacking() -> None:
+def test_of_headers_alone_the_records_are_said_to_be_lacking() -> None:
     whole = _default([(5, b"key", b"value", [])], 0)
+    alone = whole[:16] + bytes([HEADER_ALONE]) + whole[17:HEADER_V2]
+    heap = np.frombuffer(whole + alone + whole, np.uint8)
+    at, length = np.zeros(2, np.int64), np.full(2, len(heap))
 
-    result = opened(whole[:-3], size=len(whole))
+    table = b.batches(heap, at, length, np.array([1, 0])).table
 
-    assert result.column(b.B_STATE) == [b.PARTIAL]
-    assert result.reasons == ["3 bytes of the records were not captured"]
+    assert table[b.B_STATE, :5].tolist() == [b.WHOLE, b.PARTIAL, b.WHOLE, b.WHOLE, b.BROKEN]
+    reasons = [b.reason(code, number) for code, number in table[[b.B_REASON, b.B_REASON_A]].T.tolist()]
+    assert reasons[1] == f"{len(whole) - HEADER_V2} bytes of the records were not captured"
+    assert reasons[4] == "magic -126 is not known"
+    for column in (b.B_SIZE, b.B_MAGIC, b.B_CRC, b.B_COUNT, b.B_OFFSET, b.B_FIRST_TIMESTAMP):
+        assert table[column, 1] == table[column, 0]
 
 
 # --- attributes -------------------------------------------------------------------------------------------------------
