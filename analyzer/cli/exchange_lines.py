@@ -433,6 +433,9 @@ class Lines:
                 lines.append(f"      (nothing on page {page})")
             if decoded.reason:
                 lines.append(f"      ({decoded.reason})")
+            behind = (exchange.row[f"{side}_bytes"] or 0) - len(message.data)
+            if behind > 0 and not message.complete:
+                lines.append(f"      ({size(behind)} follow, which are not all in the capture)")
         return "\n".join(lines) + "\n" if lines else ""
 
     def _nodes(self, nodes: Sequence[Any], data: bytes | None, page: int, lines: list[str]) -> int:
