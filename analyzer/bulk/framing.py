@@ -30,7 +30,7 @@ known. DROP: the frame at hand is followed to its end, and only counted. SWALLOW
     SYNC     more than the frame limit, and its beginning is there      DROP     begin_drop
     SYNC     a hole behind the length field, or it is torn              DROP     begin_drop
     SYNC     the connection or the capture ends inside a request        DROP     begin_drop
-    SYNC     all frames in progress together are beyond the limit       DROP     _hold_limit
+    SYNC     all frames in progress together are beyond the limit       DROP     begin_drop
     SYNC     a hole where the next length is, or inside it              SEEK     _hole
     SEEK     a hole                                                     SEEK     _hole
     SYNC     a hole or the end, and the frame was only likely           SEEK     _doubt
