@@ -543,6 +543,8 @@ class Reader:
             self.notes.append(f"{source.path}: holds no packet")
         if (one_of := source.one_of) != 1:
             self.notes.append(f"{source.path}: one of {one_of:,} connections was captured (--sample)")
+        if source.no_payload:
+            self.notes.append(f"{source.path}: the content of record batches was left out (--no-payload)")
         dropped = source.dropped if layout.dropped is None else layout.dropped
         if dropped is not None:
             self._dropped = (self._dropped or 0) + dropped

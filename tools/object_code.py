@@ -121,7 +121,7 @@ def by_themselves() -> None:
     from kwire.captures import out_of_order, packed, prefixes
     from kwire.captures.chunks import rows
     from kwire.captures.flows import Flows, rebuild_buckets
-    from kwire.captures.live import records
+    from kwire.captures.live import payload_cut, records
     from kwire.captures.stream_tables import SEG_COLUMNS
     from kwire.captures.streams import Streams
     from kwire.captures.tls import runs
@@ -151,6 +151,7 @@ def by_themselves() -> None:
     for table in (numbers, written):
         packed.pack(table, (0, 1)).into(numbers)
     records.from_ring(some, 0, 0, some, 64, 0)
+    payload_cut.prepare()
     segments, places = np.zeros((1, SEG_COLUMNS), np.int64), np.zeros(1, np.int64)
     given, made_runs = runs.Input(some, some, some), runs.Output(segments, places, some)
     entries = runs.Entries(segments[:0], segments, places[:0], places[:0], places[:0])

@@ -45,7 +45,7 @@ def record(options: RecordOptions, tap: Tap) -> int:
     belt = CaptureQueue(tap, options.spool)
     since = monotonic()
     try:
-        recording = Recording(tap, to)
+        recording = Recording(tap, to, options.no_payload)
     except BaseException:
         belt.close()
         raise
@@ -62,7 +62,7 @@ def record(options: RecordOptions, tap: Tap) -> int:
             with contextlib.suppress(CaptureError):
                 recording.close(belt.drops())
             raise
-    _tell_end(recording, belt.drops(), tap.one_of)
+    _tell_end(recording, belt.drops(), tap.one_of, options.no_payload)
     if tap.problem:
         raise CaptureError(f"-i {tap.interface}: {tap.problem}", "what was captured until then is kept")
     return 0
@@ -89,7 +89,7 @@ def _tell(seconds: float, recording: Recording, drops: Drops) -> None:
         sys.stderr.flush()
 
 
-def _tell_end(recording: Recording, drops: Drops, one_of: int) -> None:
+def _tell_end(recording: Recording, drops: Drops, one_of: int, no_payload: bool) -> None:
     if sys.stderr.isatty():
         sys.stderr.write(_CLEAR)
     who = {"by the kernel's buffer": drops.kernel, "by the interface": drops.interface, "by kwire": drops.queue}
@@ -99,5 +99,6 @@ def _tell_end(recording: Recording, drops: Drops, one_of: int) -> None:
         f"kwire: {recording.packets:,} packets, {recording.bytes / 1e6:,.1f} MB{files}; "
         + (f"dropped: {lost}" if drops.total else lost)
         + (f"; {recording.bytes / recording.packets:,.0f} bytes a packet in the mean" if recording.packets else "")
+        + (f"; {recording.left_out_bytes / 1e6:,.1f} MB of records left out (--no-payload)" if no_payload else "")
         + ("" if one_of == 1 else f"; {sampled(one_of)}")
     )

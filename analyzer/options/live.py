@@ -17,6 +17,7 @@ class RecordOptions(LiveOptions, CommandOptions):
     examples: ClassVar[tuple[tuple[str, str], ...]] = (
         ("sudo kwire record -i eth0 -o today/ --rotate-seconds 3600", "a file an hour"),
         ('sudo kwire record -i any -f "tcp port 9092" -o one.pcapng --for 60s', "one minute"),
+        ("sudo kwire record -i eth0 -o days/ --no-payload --rotate-bytes 1GB --keep 50", "days, without records"),
     )
 
     interface: str = common.interface(required=True)
@@ -30,6 +31,10 @@ class RecordOptions(LiveOptions, CommandOptions):
     rotate_bytes: int | None = common.rotate_bytes("file", "before one is so large")
     rotate_seconds: float | None = common.rotate_seconds("file")
     keep: int | None = common.keep("file")
+    no_payload: bool = flag(
+        "--no-payload",
+        help="leave out keys, values and headers of records: of a record batch its header is kept, and so is all else",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

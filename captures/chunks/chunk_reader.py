@@ -274,6 +274,11 @@ class _Whole:
         """N where one of N connections was captured; else 1."""
         return sidecar.one_of(self.path)
 
+    @property
+    def no_payload(self) -> bool:
+        """Whether the content of record batches was left out."""
+        return sidecar.no_payload(self.path)
+
     def drain(self) -> None:
         """It was."""
 

@@ -1,8 +1,8 @@
 """Read and write FILE.stats.json, the sidecar in which `kwire record` counts lost packets.
 
-In: a capture's path. Out: that number, and which share of the connections was captured. Rules: it is a hint, not a
-capture: a sidecar that is missing, too large or malformed is ignored; it is written whole or not at all, with mode
-0600, through a file that nobody else can have put there.
+In: a capture's path. Out: that number, which share of the connections was captured, and whether records were left out.
+Rules: it is a hint, not a capture: a sidecar that is missing, too large or malformed is ignored; it is written whole or
+not at all, with mode 0600, through a file that nobody else can have put there.
 """
 
 from __future__ import annotations
@@ -59,6 +59,11 @@ def one_of(capture: str) -> int:
     share = _statistics(capture).get("sample")
     match = re.fullmatch(r"1/([1-9]\d{0,5})", share) if isinstance(share, str) else None
     return int(match[1]) if match is not None else 1
+
+
+def no_payload(capture: str) -> bool:
+    """Whether `kwire record --no-payload` made the capture, as its sidecar says."""
+    return _statistics(capture).get("no_payload") is True
 
 
 def _statistics(capture: str) -> dict[str, Any]:

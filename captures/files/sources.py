@@ -301,6 +301,11 @@ class Source:
         sample: int = getattr(self._handle, "one_of", 1)
         return sample
 
+    @property
+    def no_payload(self) -> bool:
+        """Whether the content of record batches was left out, as a sidecar says."""
+        return bool(self._beside) and sidecar.no_payload(self._beside)
+
     def _guarded_peek(self) -> bytes:
         try:
             return self._stored.peek(4)

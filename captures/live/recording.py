@@ -37,12 +37,14 @@ from kwire.captures.files.layouts import (
 from kwire.captures.files.write import block_of, option
 from kwire.captures.live import interfaces, records
 from kwire.captures.live.capture_queue import Drops
+from kwire.captures.live.payload_cut import PayloadCut
 from kwire.captures.live.taps import HEADER, MICROSECONDS, PcapRecords, Tap
 
 STDOUT: Final = "-"
 _NUMBERED = "{stem}-{number:05d}-{when}{ending}"
 _ORDER: Final = "<"
 _NO_DROPS: Final = Drops(None, None, 0)
+_CUT: Final = b"the content of record batches is left out (--no-payload)"
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -69,9 +71,9 @@ class Target:
 class _Form:
     """Format of a file: pcap as captured, or pcapng."""
 
-    def __init__(self, tap: Tap, blocks: bool) -> None:
+    def __init__(self, tap: Tap, blocks: bool, no_payload: bool) -> None:
         magic, _, _, _, _, self._snaplen, self._link = HEADER.unpack(tap.header)
-        self._tap, self.blocks = tap, blocks
+        self._tap, self.blocks, self._no_payload = tap, blocks, no_payload
         self._ticks = 10**6 if magic == MICROSECONDS else 10**9
         self.overhead = records.BLOCK_OVERHEAD if blocks else records.RECORD_HEADER
         self.tail = len(self.statistics(0, 0, _NO_DROPS))
@@ -83,6 +85,8 @@ class _Form:
         digits = bytes([6 if self._ticks == 10**6 else 9])
         name = self._tap.interface.encode("utf-8", "surrogateescape")
         options = option(_ORDER, 2, name) + option(_ORDER, 9, digits)
+        if self._no_payload:
+            options += option(_ORDER, 3, _CUT)
         chosen = interfaces.sampled(self._tap.expression, self._tap.one_of)
         if chosen:
             options += option(_ORDER, 11, b"\0" + chosen.encode("utf-8", "surrogateescape"))
@@ -115,17 +119,20 @@ class _Form:
 class Recording:
     """Capture files being written; use as a context manager. `packets` and `bytes` are of all files so far.
 
+    no_payload: leave out the content of record batches (`PayloadCut`); a packet may then be several.
     Raises CaptureError for what cannot be written to.
     """
 
-    def __init__(self, tap: Tap, target: Target) -> None:
+    def __init__(self, tap: Tap, target: Target, no_payload: bool = False) -> None:
         self.packets = self.bytes = self.files = 0
         self.path = ""
         self._tap, self._target = tap, target
         folder, name = (target.path, "capture.pcap") if target.folder else os.path.split(target.path)
         self._folder = folder or os.curdir
         self._stem, self._ending = os.path.splitext(name)
-        self._form = _Form(tap, self._ending.lower() == ".pcapng")
+        self._form = _Form(tap, self._ending.lower() == ".pcapng", no_payload)
+        self._payload_cut = PayloadCut(tap.header) if no_payload else None
+        self._left_out_before = 0
         self._descriptor = -1
         self._size = self._file_packets = 0
         self._begun_ns = 0
@@ -138,6 +145,11 @@ class Recording:
         )
         sidecar.clear_dead(self._folder, self._stem)
         self._next()
+
+    @property
+    def left_out_bytes(self) -> int:
+        """Bytes of record batches that were left out so far."""
+        return self._payload_cut.left_out if self._payload_cut is not None else 0
 
     # -- files ---------------------------------------------------------------------------------------------------------
     def _guard(self, do: Callable[[], None], path: str) -> None:
@@ -248,6 +260,8 @@ class Recording:
     # -- what comes ----------------------------------------------------------------------------------------------------
     def take(self, chunk: PcapRecords) -> None:
         """Write a chunk, in several files where one is full."""
+        if self._payload_cut is not None:
+            chunk = self._payload_cut.cut(chunk)
         data = np.frombuffer(chunk.data, np.uint8)
         at, most = 0, self._target.rotate_bytes
         while at < len(data):
@@ -296,6 +310,14 @@ class Recording:
         since = [None if now is None else now - (before or 0) for now, before in pairs]
         return Drops(since[0], since[1], since[2] or 0)
 
+    def _left_out_of_file(self) -> dict[str, object]:
+        """Return what the sidecar says of bytes left out since the file began.
+
+        They are counted when a chunk comes, so those of a chunk that goes to two files are the first one's."""
+        if self._payload_cut is None:
+            return {}
+        return {"no_payload": True, "left_out_bytes": self.left_out_bytes - self._left_out_before}
+
     def _write_statistics(self, ended: bool) -> None:
         if self._target.path == STDOUT:
             return
@@ -305,6 +327,7 @@ class Recording:
             "captured_by": self._tap.how,
             "filter": self._tap.expression,
             **({"sample": f"1/{self._tap.one_of}"} if self._tap.one_of != 1 else {}),
+            **self._left_out_of_file(),
             "begun": _rfc3339(self._begun_ns),
             "until": _rfc3339(time.time_ns()),
             "ended": ended,
@@ -330,6 +353,7 @@ class Recording:
                 os.close(self._descriptor)
             self._descriptor = -1
             self._before = self._latest_drops
+            self._left_out_before = self.left_out_bytes
 
     def close(self, drops: Drops | None = None) -> None:
         """End the last file; `drops` as known at the very end."""

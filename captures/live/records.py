@@ -41,13 +41,13 @@ def _u32(b: Bytes, at: Int) -> Int:
 
 
 @inline
-def _put32(b: Bytes, at: Int, value: Int) -> None:
+def put32(b: Bytes, at: Int, value: Int) -> None:
     for i in range(4):
         b[at + i] = np.uint8((value >> (8 * i)) & 255)
 
 
 @inline
-def _put16(b: Bytes, at: Int, value: Int) -> None:
+def put16(b: Bytes, at: Int, value: Int) -> None:
     """In network order."""
     b[at] = np.uint8((value >> 8) & 255)
     b[at + 1] = np.uint8(value & 255)
@@ -83,17 +83,17 @@ def to_blocks(b: Bytes, at: Int, end: Int, out: Bytes, ticks: Int) -> Int:
         captured = _u32(b, at + 8)
         size = (BLOCK_OVERHEAD + captured + 3) & ~3
         time = _u32(b, at) * ticks + _u32(b, at + 4)
-        _put32(out, to, np.int64(6))
-        _put32(out, to + 4, size)
-        _put32(out, to + 8, np.int64(0))
-        _put32(out, to + 12, time >> 32)
-        _put32(out, to + 16, time)
-        _put32(out, to + 20, captured)
-        _put32(out, to + 24, _u32(b, at + 12))
+        put32(out, to, np.int64(6))
+        put32(out, to + 4, size)
+        put32(out, to + 8, np.int64(0))
+        put32(out, to + 12, time >> 32)
+        put32(out, to + 16, time)
+        put32(out, to + 20, captured)
+        put32(out, to + 24, _u32(b, at + 12))
         copy_bytes(out, to + 28, b, at + RECORD_HEADER, captured)
         for i in range(28 + captured, size - 4):
             out[to + i] = 0
-        _put32(out, to + size - 4, size)
+        put32(out, to + size - 4, size)
         to += size
         at += RECORD_HEADER + captured
     return to
@@ -119,26 +119,26 @@ def from_ring(b: Bytes, at: Int, size: Int, out: Bytes, snaplen: Int, cooked: In
             vlan = (_u32(b, p + _STATUS) & _VLAN_VALID) != 0 and cooked == 0 and captured >= ETHERNET_ADDRESSES
             added = COOKED_HEADER if cooked != 0 else 4 if vlan else 0
             stored = min(captured + added, snaplen)
-            _put32(out, to, _u32(b, p + _SECONDS))
-            _put32(out, to + 4, _u32(b, p + _NANOSECONDS))
-            _put32(out, to + 8, stored)
-            _put32(out, to + 12, length + added)
+            put32(out, to, _u32(b, p + _SECONDS))
+            put32(out, to + 4, _u32(b, p + _NANOSECONDS))
+            put32(out, to + 8, stored)
+            put32(out, to + 12, length + added)
             to += RECORD_HEADER
             if cooked != 0:
                 out[to], out[to + 1] = b[p + _PROTOCOL], b[p + _PROTOCOL + 1]
                 out[to + 2], out[to + 3] = 0, 0
                 index = _u32(b, p + _INDEX)
-                _put16(out, to + 4, index >> 16)
-                _put16(out, to + 6, index)
-                _put16(out, to + 8, _u16(b, p + _KIND))
+                put16(out, to + 4, index >> 16)
+                put16(out, to + 6, index)
+                put16(out, to + 8, _u16(b, p + _KIND))
                 out[to + 10], out[to + 11] = b[p + _DIRECTION], b[p + _ADDRESS_LENGTH]
                 copy_bytes(out, to + 12, b, p + _ADDRESS, np.int64(8))
                 copy_bytes(out, to + COOKED_HEADER, b, mac, captured)
             elif vlan:
                 copy_bytes(out, to, b, mac, np.int64(ETHERNET_ADDRESSES))
                 tag = _u16(b, p + _TPID) if (_u32(b, p + _STATUS) & _TPID_VALID) != 0 else np.int64(0x8100)
-                _put16(out, to + ETHERNET_ADDRESSES, tag)
-                _put16(out, to + ETHERNET_ADDRESSES + 2, _u32(b, p + _TCI))
+                put16(out, to + ETHERNET_ADDRESSES, tag)
+                put16(out, to + ETHERNET_ADDRESSES + 2, _u32(b, p + _TCI))
                 copy_bytes(out, to + ETHERNET_ADDRESSES + 4, b, mac + ETHERNET_ADDRESSES, captured - ETHERNET_ADDRESSES)
             else:
                 copy_bytes(out, to, b, mac, captured)

@@ -6,6 +6,7 @@ analyzer/records/batches.py)
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from kwire import analyzer
 from tests.analyzer import forging
 from tests.analyzer.forging import answering, asking, fetch, produce, produce_answer, read, turns
 from tests.captures.forge import Record, Segment, Write, converse, cut, pcap, rendered
+from tests.shared import KWIRE
 
 HEADER = 61
 SMALL, LARGE = forging.batch(2, 30), forging.batch(40, 120)
@@ -205,3 +207,11 @@ def test_the_finding_says_whether_anything_but_content_is_missing(
     [row] = [row for row in analyzer.analyze(str(path)).findings.to_pylist() if row["code"] == "capture-snaplen"]
     assert row["severity"] == severity
     assert ("content of record batches" in row["text"]) == (snaplen is None)
+
+
+def test_show_says_that_what_follows_is_not_captured(tmp_path: Path) -> None:
+    path = tmp_path / "capture.pcap"
+    path.write_bytes(pcap(without_content(conversation(1448)), nanoseconds=True))
+    command = [*KWIRE, "show", str(path), "--tree", "--filter", "correlation_id == 2"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "      (5.3 kB follow, which are not all in the capture)\n" in done.stdout

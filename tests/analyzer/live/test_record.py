@@ -22,7 +22,7 @@ from kwire.analyzer.options import values
 from tests.analyzer.live.running import SECONDS, capturing, refused, running
 from tests.captures import forge
 from tests.live import Wire, sample_records
-from tests.shared import KWIRE, ROOT
+from tests.shared import KWIRE, ROOT, SAMPLES
 
 RECORDS = sample_records()
 FRAMES = [record.data for record in RECORDS]
@@ -78,6 +78,22 @@ def test_a_share_of_the_connections_is_said_from_beginning_to_end(wire: Wire, tm
     assert frames_of(path) == [frame for frame in FRAMES if ends(frame) in ports]
     assert 0 < len(ports) < len({ends(frame) for frame in FRAMES})
     assert any("one of 2 connections was captured" in note for note in analyzer.analyze(path).notes)
+
+
+def test_content_of_batches_is_left_out_where_that_is_asked_for(wire: Wire, tmp_path: Path) -> None:
+    path = tmp_path / "a.pcap"
+    frames = [record.data for record in forge.loaded(SAMPLES / "codecs-franzgo-4.3" / "capture.pcap")[1]]
+    with capturing("record", "-i", wire.name, "-o", path, "--no-payload") as recording:
+        wire.send(frames)
+        assert recording.end(signal.SIGINT) == 0
+    statistics = json.loads((tmp_path / "a.pcap.stats.json").read_text())
+    assert statistics["left_out_bytes"] > 40_000
+    assert sum(map(len, frames_of(path))) < sum(map(len, frames)) - 40_000
+    assert (
+        f"; {statistics['left_out_bytes'] / 1e6:.1f} MB of records left out (--no-payload)"
+        in recording.stderr_lines[-1]
+    )
+    assert any("record batches was left out" in note for note in analyzer.analyze(path).notes)
 
 
 def ends(frame: bytes) -> frozenset[bytes]:

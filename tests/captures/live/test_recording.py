@@ -22,12 +22,16 @@ from kwire.captures.files.write import Record
 from kwire.captures.live import interfaces
 from kwire.captures.live.capture_queue import Drops
 from kwire.captures.live.recording import Recording, Target
+from tests.captures import forge
 from tests.captures.live.scripted import ScriptedTap, chunks_of
 from tests.captures.reading import read_point
 from tests.live import SAMPLE, sample_records
+from tests.shared import SAMPLES
 
 ENDINGS = ("pcap", "pcapng")
 NONE = Drops(0, 0, 0)
+BATCHES = SAMPLES / "codecs-franzgo-4.3" / "capture.pcap"
+"""A capture of which two fifths are content of record batches."""
 
 
 def written(
@@ -200,6 +204,36 @@ def test_a_share_of_the_connections_is_said_by_whoever_reads_it(ending: str, tmp
     assert [note for note in notes if "one of 8 connections was captured" in note]
     if ending == "pcapng":
         assert interfaces.sampled("tcp", 8).encode() in path.read_bytes()
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_content_left_out_is_said_of_each_file_by_whoever_reads_it(ending: str, tmp_path: Path) -> None:
+    records = forge.loaded(BATCHES)[1]
+    target = Target(str(tmp_path / f"a.{ending}"), rotate_bytes=30_000)
+    recording = Recording(ScriptedTap([]), target, no_payload=True)
+    for chunk in chunks_of(records, 50):
+        recording.take(chunk)
+    recording.close(NONE)
+    files = sorted(tmp_path.glob(f"*.{ending}"))
+    assert len(files) == recording.files > 1
+    statistics = [json.loads(Path(sidecar.path_of(str(path))).read_text()) for path in files]
+    assert all(file_statistics["no_payload"] is True for file_statistics in statistics)
+    assert sum(file_statistics["left_out_bytes"] for file_statistics in statistics) == recording.left_out_bytes > 40_000
+    assert sum(file_statistics["packets"] for file_statistics in statistics) == recording.packets >= len(records)
+    for path in files:
+        notes = read_point(CapturePoint("one", (str(path),))).notes
+        assert [note for note in notes if note.endswith("the content of record batches was left out (--no-payload)")]
+        assert (b"(--no-payload)" in path.read_bytes()) is (ending == "pcapng")
+
+
+def test_without_the_option_nothing_is_said_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.pcap"
+    written(Target(str(path)), sample_records())
+    assert not {"no_payload", "left_out_bytes"} & json.loads(Path(sidecar.path_of(str(path))).read_text()).keys()
+    assert not sidecar.no_payload(str(path))
+    for content in (b'{"no_payload": 1}', b'{"no_payload": "true"}', b"[]"):
+        sidecar.write(str(path), content)
+        assert not sidecar.no_payload(str(path))
 
 
 @pytest.mark.parametrize("share", ["1/0", "8", "1/-2", "1/99999999", 8, None, ["1/8"], "1/\u0668"])
