@@ -121,7 +121,7 @@ def by_themselves() -> None:
     from kwire.captures import out_of_order, packed, prefixes
     from kwire.captures.chunks import rows
     from kwire.captures.flows import Flows, rebuild_buckets
-    from kwire.captures.live import payload_cut, records
+    from kwire.captures.live import recording, records
     from kwire.captures.stream_tables import SEG_COLUMNS
     from kwire.captures.streams import Streams
     from kwire.captures.tls import runs
@@ -139,10 +139,6 @@ def by_themselves() -> None:
     batch_reader._nested(some, 0, 0)
     prefixes.client_prefix(some, 0, 0)
     prefixes.broker_prefix(some, 0, 0, 0)
-    read_only = np.frombuffer(bytes(64), np.uint8)  # as bytes are that another tool captures
-    for data in (some, read_only):
-        records.fit(data, 0, 0, 64, 0, 64)
-        records.to_blocks(data, 0, 0, some, 1000)
     columns = rows.as_words(room_for(1))
     columns.payload_captured[:] = columns.number[:] = 0
     rows.extent(columns, np.zeros(1, np.uint16), 1, 0, 0, 0)
@@ -151,7 +147,7 @@ def by_themselves() -> None:
     for table in (numbers, written):
         packed.pack(table, (0, 1)).into(numbers)
     records.from_ring(some, 0, 0, some, 64, 0)
-    payload_cut.prepare()
+    recording.prepare(recording.Target("capture.pcapng"), True)
     segments, places = np.zeros((1, SEG_COLUMNS), np.int64), np.zeros(1, np.int64)
     given, made_runs = runs.Input(some, some, some), runs.Output(segments, places, some)
     entries = runs.Entries(segments[:0], segments, places[:0], places[:0], places[:0])

@@ -498,6 +498,8 @@ def _close(fr: s.Framing, slot: Int, key: Int, client: Int, completed_by: Int) -
     f = fr.f
     k = fr.k
     have = f[key, s.F_HAVE] - f[key, s.F_FROM]
+    missing = bridged(fr, key)[1]
+    k[slot, s.K_BRIDGED] += missing
     if f[key, s.F_MODE] == s.SYNC and have > 0:
         if f[key, s.F_TENTATIVE] != 0 and have > 4:
             # It was only likely, and never came whole.
@@ -516,7 +518,7 @@ def _close(fr: s.Framing, slot: Int, key: Int, client: Int, completed_by: Int) -
             k[slot, s.K_INCOMPLETE] += f[key, s.F_HELD]
         f[key, s.F_MODE] = s.SYNC
     elif f[key, s.F_MODE] == s.SYNC:
-        k[slot, s.K_INCOMPLETE] += have - bridged(fr, key)[1]
+        k[slot, s.K_INCOMPLETE] += have - missing
     else:
         k[slot, s.K_SKIPPED] += have
     release(fr, key)

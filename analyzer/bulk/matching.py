@@ -439,6 +439,8 @@ def take(st: s.State, lay: s.Layouts, buffer: Bytes, slot: Int, key: Int, side: 
     if state == s.DECODED_STATE:
         record_facts(st, lay, buffer, used, slot, api if side == 1 else np.int64(-1), completed_by)
     _count_bytes(fr, slot, state, reason, trailing)
+    if frame[s.FR_BRIDGED] >= 0:
+        k[slot, s.K_BRIDGED] += frame[s.FR_TOTAL] - frame[s.FR_HELD]
     _keep_message(st, buffer, slot, side, fr.f[key, s.F_FRAMES])
     fr.f[key, s.F_FRAMES] += 1
     if side == 1:

@@ -361,6 +361,7 @@ def _connections(
         "incomplete_bytes": k[:, s.K_INCOMPLETE],
         "gap_bytes": both[:, t.D_GAP_BYTES] - both[:, t.D_UNSENT_BYTES],
         "snaplen_bytes": both[:, t.D_SNAPLEN],
+        "snaplen_record_bytes": k[:, s.K_BRIDGED],
         **_undelivered(sides[rows, client], sides[rows, 1 - client], "broker"),
         **_undelivered(sides[rows, 1 - client], sides[rows, client], "client"),
         "longest_silence_ns": np.where(c[:, t.C_SILENCE_NS] > 0, c[:, t.C_SILENCE_NS], s.NULL),

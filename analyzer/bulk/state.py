@@ -103,8 +103,9 @@ TRUNCATED, LIMIT = 1, 2  # see also CUT
     K_LAST_ID,  # correlation id of the last request, NULL before the first
     K_HOLES,  # holes so far that requests may have been lost in
     K_ANSWERED_TO,  # the highest ordinal of a request that was answered, -1 before the first
+    K_BRIDGED,  # bytes cut off that were content of record batches, or of a message that nothing comes behind
     K_COLUMNS,
-) = range(43)
+) = range(44)
 UNDECIDED, KAFKA, OTHER = 0, 1, 2
 
 # --- exchanges --------------------------------------------------------------------------------------------------------

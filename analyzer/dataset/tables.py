@@ -293,6 +293,7 @@ CONNECTIONS = (
         ("incomplete_bytes", pa.int64(), "Of messages of which bytes are missing."),
         ("gap_bytes", pa.int64(), "Missing: not captured."),
         ("snaplen_bytes", pa.int64(), "Missing: cut off by the capture's snap length."),
+        ("snaplen_record_bytes", pa.int64(), "Of these, content of record batches: all else of the messages is there."),
         ("opened", pa.bool_(), "A SYN was seen."),
         ("closed", pa.string(), "`fin`, `rst` or `open`."),
         ("client_id", pa.string(), "First client id that was not null."),

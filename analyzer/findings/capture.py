@@ -331,15 +331,11 @@ class CaptureFrame:
         lossy = (self.link_numbers("requests") == 0) | ~self.unbroken | (self.link_numbers("opened") == 0)
         unread: np.ndarray = nameless & lossy[: len(nameless)]
         if unread.any():
-            read = spill.take(self.exchanges.link, self._in_state("request", "decoded"))
-            unread &= ~arrow.among(np.arange(len(unread)), arrow.distinct(read))
+            state, states = self.table("exchanges").text("request_state")
+            whole = codes_of(states, "decoded")
+            read = spill.where(len(state), lambda block: arrow.among(state[block], whole))
+            unread &= ~arrow.among(np.arange(len(unread)), arrow.distinct(spill.take(self.exchanges.link, read)))
         return unread
-
-    def _in_state(self, side: str, name: str) -> np.ndarray:
-        """int64: rows of exchanges whose request or answer (`request`, `response`) is in a state, as `decoded`."""
-        state, states = self.table("exchanges").text(f"{side}_state")
-        wanted = codes_of(states, name)
-        return spill.where(len(state), lambda block: arrow.among(state[block], wanted))
 
     @functools.cached_property
     def mixed(self) -> np.ndarray:
@@ -430,19 +426,8 @@ class CaptureFrame:
 
     @functools.cached_property
     def cut_fields(self) -> np.ndarray:
-        """int64[links]: bytes that the snap length cut off, but for content of record batches: messages that lack that
-        alone are decoded, so that they are larger than what was captured of them."""
-        cut = self.link_numbers("snaplen_bytes")
-        if not cut.any():
-            return cut
-        size = np.zeros(len(cut), np.int64)
-        for side in ("request", "response"):
-            rows = self._in_state(side, "decoded")
-            links = spill.take(self.exchanges.link, rows)
-            np.add.at(size, links, spill.take(self.table("exchanges").numbers(f"{side}_bytes"), rows))
-            size[spill.take(self.exchanges.link, self._in_state(side, "truncated"))] = -(1 << 62)
-        captured = self.link_numbers("decoded_bytes") + self.link_numbers("opaque_trailing_bytes")
-        fields: np.ndarray = np.maximum(cut - np.maximum(size - captured, 0), 0)
+        """int64[links]: bytes that the snap length cut off, but for content of record batches."""
+        fields: np.ndarray = self.link_numbers("snaplen_bytes") - self.link_numbers("snaplen_record_bytes")
         return fields
 
     @functools.cached_property

@@ -66,6 +66,7 @@ _AMOUNTS: Final = (
     "opaque_bytes",
     "gap_bytes",
     "snaplen_bytes",
+    "snaplen_record_bytes",
     *_CLASSES,
 )
 """Columns of `Connections` that count."""

@@ -17,7 +17,7 @@ from kwire.analyzer.live.preparation import begun, sampled, say
 from kwire.analyzer.live.stop_conditions import ended_by
 from kwire.captures.errors import CaptureError
 from kwire.captures.live.capture_queue import CaptureQueue, Drops
-from kwire.captures.live.recording import STDOUT, Recording, Target
+from kwire.captures.live.recording import STDOUT, Recording, Target, prepare
 from kwire.captures.live.taps import Tap
 
 if TYPE_CHECKING:
@@ -39,9 +39,16 @@ def target(options: RecordOptions) -> Target:
     return result
 
 
+def prepared(options: RecordOptions) -> Target:
+    """Where to write, with all loaded that writing takes. Raises UsageError as `target` does."""
+    to = target(options)
+    prepare(to, options.no_payload)
+    return to
+
+
 def record(options: RecordOptions, tap: Tap) -> int:
     """`kwire record`."""
-    to = target(options)
+    to = prepared(options)
     belt = CaptureQueue(tap, options.spool)
     since = monotonic()
     try:

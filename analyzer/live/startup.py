@@ -36,11 +36,9 @@ def listening(options: LiveOptions) -> Tap:
 
 def record(options: RecordOptions) -> int:
     """`kwire record`."""
-    if options.no_payload and interfaces.caller() is None:  # else once rights are given up: kernels are the caller's
-        from kwire.captures.live import payload_cut
-
-        announce_compilation()
-        payload_cut.prepare()
+    announce_compilation()
+    if interfaces.caller() is None:  # else once rights are given up: kernels are the caller's
+        importlib.import_module("kwire.analyzer.live.record").prepared(options)
     tap = listening(options)
     try:
         from kwire.analyzer.live import record as recording

@@ -23,9 +23,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from kwire.captures.kernels import Bytes, Flag, Int, Table, copy_bytes, inline, kernel
-from kwire.captures.links import ETHERNET, LINUX_SLL2, TCP, find_ip, little32, net16, net32, walk_ip
-from kwire.captures.live.records import RECORD_HEADER, put16, put32
-from kwire.captures.live.taps import HEADER, NOTHING, SNAPLEN, PcapRecords, file_header
+from kwire.captures.links import LINUX_SLL2, TCP, find_ip, little32, net16, net32, walk_ip
+from kwire.captures.live.records import RECORD_HEADER, as_bytes, put16, put32
+from kwire.captures.live.taps import HEADER, PcapRecords
 
 DIRECTIONS: Final = 1 << 16
 """Directions of connections that are remembered, a power of two: 12 MB. One that is forgotten is begun anew."""
@@ -480,19 +480,12 @@ class PayloadCut:
         self._out = np.empty(0, np.uint8)
         self.left_out = 0
         """Bytes of payload left out so far."""
-        self.cut(NOTHING)  # the kernel may have to be compiled, which takes seconds: not once packets come
 
     def cut(self, chunk: PcapRecords) -> PcapRecords:
         """Return what is to be written of a chunk; it stays until the next call."""
-        records = np.frombuffer(chunk.data, np.uint8)
-        records.flags.writeable = False  # all kinds of memory are one kind of argument, compiled once
+        records = as_bytes(chunk.data)
         if len(self._out) < len(records):
             self._out = np.empty(len(records), np.uint8)
         filled, more, left_out = cut_records(records, self._link, self._directions, self._out)
         self.left_out += int(left_out)
         return PcapRecords(self._out[: int(filled)].data, chunk.packets + int(more))
-
-
-def prepare() -> None:
-    """Compile the kernel where that is to be done, which takes seconds."""
-    PayloadCut(file_header(ETHERNET, SNAPLEN), _WAYS)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import json
 import os
 import re
@@ -35,10 +36,11 @@ from kwire.captures.files.layouts import (
     is_capture,
 )
 from kwire.captures.files.write import block_of, option
+from kwire.captures.links import ETHERNET
 from kwire.captures.live import interfaces, records
 from kwire.captures.live.capture_queue import Drops
 from kwire.captures.live.payload_cut import PayloadCut
-from kwire.captures.live.taps import HEADER, MICROSECONDS, PcapRecords, Tap
+from kwire.captures.live.taps import HEADER, MICROSECONDS, NOTHING, SNAPLEN, PcapRecords, Tap, file_header
 
 STDOUT: Final = "-"
 _NUMBERED = "{stem}-{number:05d}-{when}{ending}"
@@ -61,6 +63,11 @@ class Target:
     @property
     def folder(self) -> bool:
         return self.path.endswith(os.sep) or os.path.isdir(self.path)
+
+    @property
+    def blocks(self) -> bool:
+        """Whether its files are pcapng."""
+        return self.path.lower().endswith(".pcapng")
 
     @property
     def row(self) -> bool:
@@ -130,7 +137,7 @@ class Recording:
         folder, name = (target.path, "capture.pcap") if target.folder else os.path.split(target.path)
         self._folder = folder or os.curdir
         self._stem, self._ending = os.path.splitext(name)
-        self._form = _Form(tap, self._ending.lower() == ".pcapng", no_payload)
+        self._form = _Form(tap, target.blocks, no_payload)
         self._payload_cut = PayloadCut(tap.header) if no_payload else None
         self._left_out_before = 0
         self._descriptor = -1
@@ -262,7 +269,7 @@ class Recording:
         """Write a chunk, in several files where one is full."""
         if self._payload_cut is not None:
             chunk = self._payload_cut.cut(chunk)
-        data = np.frombuffer(chunk.data, np.uint8)
+        data = records.as_bytes(chunk.data)
         at, most = 0, self._target.rotate_bytes
         while at < len(data):
             if most is None and not self._form.blocks:
@@ -360,6 +367,18 @@ class Recording:
         if drops is not None:
             self._latest_drops = drops
         self._finish()
+
+
+@functools.cache
+def prepare(target: Target, no_payload: bool) -> None:
+    """Load the kernels that a recording calls, which may have to be compiled first: that takes seconds."""
+    nothing = records.as_bytes(b"")
+    if target.blocks or target.rotate_bytes is not None:
+        records.fit(nothing, 0, 0, 0, 0, 0)
+    if target.blocks:
+        records.to_blocks(nothing, 0, 0, np.empty(0, np.uint8), 1)
+    if no_payload:
+        PayloadCut(file_header(ETHERNET, SNAPLEN), directions=8).cut(NOTHING)
 
 
 def _hint(failure: OSError) -> str:

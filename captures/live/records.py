@@ -30,6 +30,13 @@ _LOOPBACK, _OUTGOING = 772, 4
 _VLAN_VALID, _TPID_VALID = 1 << 4, 1 << 6
 
 
+def as_bytes(data: bytes | memoryview) -> np.ndarray:
+    """uint8: bytes for kernels, read-only, so that all kinds of memory are one kind of argument, compiled once."""
+    array = np.frombuffer(data, np.uint8)
+    array.flags.writeable = False
+    return array
+
+
 @inline
 def _u16(b: Bytes, at: Int) -> Int:
     return np.int64(b[at]) | np.int64(b[at + 1]) << 8

@@ -19,8 +19,6 @@ from pathlib import Path
 from time import monotonic
 from typing import Final
 
-import numpy as np
-
 from kwire.captures.errors import CaptureError
 from kwire.captures.live import interfaces
 from kwire.captures.live.taps import (
@@ -143,7 +141,7 @@ class Tool:
 
         data = self._rest + more
         end, packets, _ = records.fit(
-            np.frombuffer(data, np.uint8), 0, len(data), len(data), records.RECORD_HEADER, LARGEST_RECORD_BYTES
+            records.as_bytes(data), 0, len(data), len(data), records.RECORD_HEADER, LARGEST_RECORD_BYTES
         )
         if end < 0:
             self._over, self.problem = True, f"{self.how} gives no packets any more"

@@ -298,6 +298,7 @@ def check_coverage(coverage: Mapping[str, Any], connections: Sequence[Mapping[st
         assert row["payload_bytes"] == sum(row[part] for part in _PARTS), dict(row)
         assert all(row[part] >= 0 for part in (*_PARTS, "gap_bytes", "snaplen_bytes")), dict(row)
     for row in connections:
+        assert 0 <= row["snaplen_record_bytes"] <= row["snaplen_bytes"], row
         assert row["opaque_bytes"] == sum(row[f"opaque_{reason}_bytes"] for reason in OPAQUE_REASONS), row
         assert row["payload_bytes"] == row["client_bytes"] + row["broker_bytes"], row
     for name in ("payload_bytes", *_PARTS, "gap_bytes", "snaplen_bytes"):

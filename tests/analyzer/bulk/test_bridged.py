@@ -108,6 +108,7 @@ def test_all_but_the_records_is_as_in_the_whole_capture(mss: int, tmp_path: Path
     assert missing > 10_000
     assert missing + lacking.coverage["payload_bytes"] == whole.coverage["payload_bytes"]
     assert lacking.coverage["incomplete_bytes"] == 0
+    assert lacking.connection["snaplen_record_bytes"] == missing
     for name in ("exchanges", "partitions"):
         assert rows(lacking.tables[name], "request_offset", "response_offset") == rows(
             whole.tables[name], "request_offset", "response_offset"

@@ -30,6 +30,7 @@ LATER = {
         "tls_alpn", "tls_subject", "tls_not_after", "tls_failure", "decrypted",
         "other_addresses", "longest_silence_us", "longest_silence_end", "closed_by", "closed_after", "closed_after_us",
         "delayed_sends",
+        "snaplen_record_bytes",
         *(f"{name}_to_{side}" for side in ("broker", "client") for name in (
             "unacknowledged_bytes", "unacknowledged_since", "unacknowledged_sends", "unacknowledged_segment",
             "sacked_bytes", "sacked_segment",
