@@ -11,7 +11,7 @@ import difflib
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
@@ -41,43 +41,61 @@ _WITHOUT_CONNECTIONS = ("connected", "disconnected")
 
 def story(options: StoryOptions) -> int:
     """Run `kwire story`."""
-    with contextlib.ExitStack() as stack:
-        wanted = StoryQuery(
-            options.group,
-            options.client,
-            options.topic,
-            options.transaction,
-            options.connection,
-            options.partition,
-            options.offset,
-        )
-        notes: list[str] = []
-        by_capture = stories(_opened(options, stack), wanted, notes)
-    for note in notes:
-        sys.stderr.write(f"note: {note}\n")
-    if options.json:
-        every = sorted((event for _, events in by_capture for event in events), key=lambda event: event.time)
-        for event in every:
-            sys.stdout.write(_json(event) + "\n")
-        return 0
+    wanted = StoryQuery(
+        options.group,
+        options.client,
+        options.topic,
+        options.transaction,
+        options.connection,
+        options.partition,
+        options.offset,
+    )
+    notes: list[str] = []
     paint = painter(options.color)
-    with paged() as out:
+    # The dataset goes before the pager is waited for.
+    with paged() as out, contextlib.ExitStack() as stack:
+        by_capture = stories(_opened(options, stack), wanted, notes)
+        if options.json:
+            every = [event for _, events in by_capture for event in events]
+            _tell(notes)
+            for event in sorted(every, key=lambda event: event.time):
+                sys.stdout.write(_json(event) + "\n")
+            return 0
         for number, (heading, events) in enumerate(by_capture):
+            _tell(notes)
             _print(out, heading, events, wanted, paint, first=number == 0)
     return 0
 
 
-def stories(dataset: StoredDataset, query: StoryQuery, notes: list[str] | None) -> list[tuple[str, list[Event]]]:
-    """A heading and the events of each capture point. `notes` is filled with what is left out. Raises UsageError where
-    the query names nothing that occurs."""
-    with spill.reuse():
-        _check(dataset, query)
-        every = [
-            (_heading(source), list(map(_named, _events_of(source, query)))) for source in _sources(dataset, notes)
-        ]
-    if query.offset is not None and not any(events for _, events in every):
+def _tell(notes: list[str]) -> None:
+    """Say what there is to note, each once."""
+    for note in notes:
+        sys.stderr.write(f"note: {note}\n")
+    notes.clear()
+
+
+def stories(
+    dataset: StoredDataset, query: StoryQuery, notes: list[str] | None
+) -> Iterator[tuple[str, Iterable[Event]]]:
+    """A heading and the events of each capture point; the events are worked out when they are asked for, so that the
+    heading can be shown before. `notes` is filled with what is left out. Raises UsageError where the query names
+    nothing that occurs."""
+    _check(dataset, query)
+    each = ((_heading(source), _told(source, query)) for source in _sources(dataset, notes))
+    if query.offset is None:
+        yield from each
+        return
+    every = [(heading, list(events)) for heading, events in each]
+    if not any(events for _, events in every):
         raise _no_record(dataset, query)
-    return every
+    yield from every
+
+
+def _told(source: Source, query: StoryQuery) -> Iterator[Event]:
+    """Yield the selected events, with names, in order of time."""
+    with spill.reuse():
+        events = list(map(_named, _events_of(source, query)))
+    yield from events
 
 
 def _named(event: Event) -> Event:
@@ -218,11 +236,11 @@ def _json(event: Event) -> str:
     return json_text({**row, "time": rfc3339(event.time)})
 
 
-def _print(
-    out: IO[str], heading: str, events: Sequence[Event], wanted: StoryQuery, paint: Paint, *, first: bool
-) -> None:
+def _print(out: IO[str], heading: str, each: Iterable[Event], wanted: StoryQuery, paint: Paint, *, first: bool) -> None:
     width = commands.reading_width()
     out.write(("" if first else "\n") + "\n".join(commands.folded(printable(heading), "", width)) + "\n\n")
+    out.flush()  # it says at once that the capture was read
+    events = list(each)
     if not events:
         out.write("  nothing happened that a story tells of\n")
         return
