@@ -81,7 +81,7 @@ def stories(
     heading can be shown before. `notes` is filled with what is left out. Raises UsageError where the query names
     nothing that occurs."""
     _check(dataset, query)
-    each = ((_heading(source), _told(source, query)) for source in _sources(dataset, notes))
+    each = ((_heading(source), _events(source, query)) for source in _sources(dataset, notes))
     if query.offset is None:
         yield from each
         return
@@ -91,7 +91,7 @@ def stories(
     yield from every
 
 
-def _told(source: Source, query: StoryQuery) -> Iterator[Event]:
+def _events(source: Source, query: StoryQuery) -> Iterator[Event]:
     """Yield the selected events, with names, in order of time."""
     with spill.reuse():
         events = list(map(_named, _events_of(source, query)))
