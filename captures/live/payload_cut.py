@@ -26,6 +26,7 @@ from kwire.captures.kernels import Bytes, Flag, Int, Table, copy_bytes, inline, 
 from kwire.captures.links import LINUX_SLL2, TCP, find_ip, little32, net16, net32, walk_ip
 from kwire.captures.live.records import RECORD_HEADER, as_bytes, put16, put32
 from kwire.captures.live.taps import HEADER, PcapRecords
+from kwire.captures.segment_sums import byte_sum
 
 DIRECTIONS: Final = 1 << 16
 """Directions of connections that are remembered, a power of two: 12 MB. One that is forgotten is begun anew."""
@@ -387,9 +388,7 @@ def _make_segment(
     put16(out, length_at, payload - (ip if version == 4 else ip + 40) + size)
     if version == 4:
         put16(out, ip + 10, np.int64(0))
-        total = np.int64(0)
-        for at in range(ip, ip + (np.int64(out[ip]) & 15) * 4, 2):
-            total += net16(out, at)
+        total = byte_sum(out, ip, (np.int64(out[ip]) & 15) * 4)
         total = (total & 0xFFFF) + (total >> 16)
         put16(out, ip + 10, ~(total + (total >> 16)))
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from kwire.captures.kernels import Bytes, Int, copy_bytes, inline, kernel
+from kwire.captures.links import little16, little32
 
 RECORD_HEADER = 16
 BLOCK_OVERHEAD = 32
@@ -38,16 +39,6 @@ def as_bytes(data: bytes | memoryview) -> np.ndarray:
 
 
 @inline
-def _u16(b: Bytes, at: Int) -> Int:
-    return np.int64(b[at]) | np.int64(b[at + 1]) << 8
-
-
-@inline
-def _u32(b: Bytes, at: Int) -> Int:
-    return np.int64(b[at]) | np.int64(b[at + 1]) << 8 | np.int64(b[at + 2]) << 16 | np.int64(b[at + 3]) << 24
-
-
-@inline
 def put32(b: Bytes, at: Int, value: Int) -> None:
     for i in range(4):
         b[at + i] = np.uint8((value >> (8 * i)) & 255)
@@ -67,7 +58,7 @@ def fit(b: Bytes, at: Int, end: Int, room: Int, overhead: Int, largest: Int) -> 
     -1 where a record claims more than `largest`."""
     packets, used = np.int64(0), np.int64(0)
     while end - at >= RECORD_HEADER:
-        captured = _u32(b, at + 8)
+        captured = little32(b, at + 8)
         if captured > largest:
             return np.int64(-1), packets, used
         size = overhead + captured
@@ -87,16 +78,16 @@ def to_blocks(b: Bytes, at: Int, end: Int, out: Bytes, ticks: Int) -> Int:
     says. `ticks`: of the clock, in a second. Returns how far `out` was filled."""
     to = np.int64(0)
     while at < end:
-        captured = _u32(b, at + 8)
+        captured = little32(b, at + 8)
         size = (BLOCK_OVERHEAD + captured + 3) & ~3
-        time = _u32(b, at) * ticks + _u32(b, at + 4)
+        time = little32(b, at) * ticks + little32(b, at + 4)
         put32(out, to, np.int64(6))
         put32(out, to + 4, size)
         put32(out, to + 8, np.int64(0))
         put32(out, to + 12, time >> 32)
         put32(out, to + 16, time)
         put32(out, to + 20, captured)
-        put32(out, to + 24, _u32(b, at + 12))
+        put32(out, to + 24, little32(b, at + 12))
         copy_bytes(out, to + 28, b, at + RECORD_HEADER, captured)
         for i in range(28 + captured, size - 4):
             out[to + i] = 0
@@ -111,47 +102,47 @@ def from_ring(b: Bytes, at: Int, size: Int, out: Bytes, snaplen: Int, cooked: In
     """The packets of a TPACKET_V3 block, b[at:at + size], as pcap records in `out`, which is twice as large. `cooked`:
     packets come without link header, and get one that says where they were seen (LINUX_SLL2). What loopback sends
     comes again as what it receives, and is left out. Returns (how far `out` was filled, packets)."""
-    packets = _u32(b, at + _BLOCK_PACKETS)
-    p = at + _u32(b, at + _BLOCK_FIRST)
+    packets = little32(b, at + _BLOCK_PACKETS)
+    p = at + little32(b, at + _BLOCK_FIRST)
     to, packets_out = np.int64(0), np.int64(0)
     for _ in range(packets):
         if p + _HEADER > at + size:
             break
-        mac = p + _u16(b, p + _MAC)
-        captured = _u32(b, p + _CAPTURED)
-        length = _u32(b, p + _LENGTH)
+        mac = p + little16(b, p + _MAC)
+        captured = little32(b, p + _CAPTURED)
+        length = little32(b, p + _LENGTH)
         if mac + captured > at + size:
             break
-        if not (_u16(b, p + _KIND) == _LOOPBACK and b[p + _DIRECTION] == _OUTGOING):
-            vlan = (_u32(b, p + _STATUS) & _VLAN_VALID) != 0 and cooked == 0 and captured >= ETHERNET_ADDRESSES
+        if not (little16(b, p + _KIND) == _LOOPBACK and b[p + _DIRECTION] == _OUTGOING):
+            vlan = (little32(b, p + _STATUS) & _VLAN_VALID) != 0 and cooked == 0 and captured >= ETHERNET_ADDRESSES
             added = COOKED_HEADER if cooked != 0 else 4 if vlan else 0
             stored = min(captured + added, snaplen)
-            put32(out, to, _u32(b, p + _SECONDS))
-            put32(out, to + 4, _u32(b, p + _NANOSECONDS))
+            put32(out, to, little32(b, p + _SECONDS))
+            put32(out, to + 4, little32(b, p + _NANOSECONDS))
             put32(out, to + 8, stored)
             put32(out, to + 12, length + added)
             to += RECORD_HEADER
             if cooked != 0:
                 out[to], out[to + 1] = b[p + _PROTOCOL], b[p + _PROTOCOL + 1]
                 out[to + 2], out[to + 3] = 0, 0
-                index = _u32(b, p + _INDEX)
+                index = little32(b, p + _INDEX)
                 put16(out, to + 4, index >> 16)
                 put16(out, to + 6, index)
-                put16(out, to + 8, _u16(b, p + _KIND))
+                put16(out, to + 8, little16(b, p + _KIND))
                 out[to + 10], out[to + 11] = b[p + _DIRECTION], b[p + _ADDRESS_LENGTH]
                 copy_bytes(out, to + 12, b, p + _ADDRESS, np.int64(8))
                 copy_bytes(out, to + COOKED_HEADER, b, mac, captured)
             elif vlan:
                 copy_bytes(out, to, b, mac, np.int64(ETHERNET_ADDRESSES))
-                tag = _u16(b, p + _TPID) if (_u32(b, p + _STATUS) & _TPID_VALID) != 0 else np.int64(0x8100)
+                tag = little16(b, p + _TPID) if (little32(b, p + _STATUS) & _TPID_VALID) != 0 else np.int64(0x8100)
                 put16(out, to + ETHERNET_ADDRESSES, tag)
-                put16(out, to + ETHERNET_ADDRESSES + 2, _u32(b, p + _TCI))
+                put16(out, to + ETHERNET_ADDRESSES + 2, little32(b, p + _TCI))
                 copy_bytes(out, to + ETHERNET_ADDRESSES + 4, b, mac + ETHERNET_ADDRESSES, captured - ETHERNET_ADDRESSES)
             else:
                 copy_bytes(out, to, b, mac, captured)
             to += stored
             packets_out += 1
-        following = _u32(b, p + _NEXT)
+        following = little32(b, p + _NEXT)
         if following == 0:
             break
         p += following
