@@ -457,17 +457,16 @@ def _hole(fr: s.Framing, slot: Int, key: Int, segment: Table) -> Int:
     v = fr.v
     length = segment[t.SEG_LENGTH]
     have = f[key, s.F_HAVE] - f[key, s.F_FROM]
-    clear = f[key, s.F_PREFIX] == 0 and f[key, s.F_TENTATIVE] == 0
     need = f[key, s.F_NEED]
-    if f[key, s.F_MODE] == s.SYNC and clear and have >= BRIDGED_FROM and segment[t.SEG_KIND] == t.SNAPLEN:
-        if need <= v[s.V_FRAME_LIMIT]:
-            take = min(length - v[s.V_POSITION], need - have)
-            status = append(fr, key, fr.slab, np.int64(-1), take, segment, need)
-            if status == s.OK:
-                f[key, s.F_BRIDGED] = 1
-                v[s.V_BRIDGED] += take
-                v[s.V_POSITION] += take
-            return status
+    proved = f[key, s.F_MODE] == s.SYNC and f[key, s.F_PREFIX] == 0 and f[key, s.F_TENTATIVE] == 0
+    if proved and segment[t.SEG_KIND] == t.SNAPLEN and have >= BRIDGED_FROM and need <= v[s.V_FRAME_LIMIT]:
+        take = min(length - v[s.V_POSITION], need - have)
+        status = append(fr, key, fr.slab, np.int64(-1), take, segment, need)
+        if status == s.OK:
+            f[key, s.F_BRIDGED] = 1
+            v[s.V_BRIDGED] += take
+            v[s.V_POSITION] += take
+        return status
     f[key, s.F_PREFIX] = 0
     if f[key, s.F_MODE] == s.SYNC and f[key, s.F_TENTATIVE] == WEAK:
         _doubt(fr, key)
@@ -477,7 +476,6 @@ def _hole(fr: s.Framing, slot: Int, key: Int, segment: Table) -> Int:
     if f[key, s.F_MODE] == s.DROP:
         take = min(length - v[s.V_POSITION], f[key, s.F_NEED] - f[key, s.F_SEEN])
         f[key, s.F_SEEN] += take
-        f[key, s.F_MISSING] += take
         v[s.V_POSITION] += take
         return s.OK
     if f[key, s.F_MODE] == s.SYNC:

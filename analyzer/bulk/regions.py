@@ -227,7 +227,6 @@ def begin_drop(fr: s.Framing, key: Int, seen: Int, cause: Int) -> None:
     f[key, s.F_CAUSE] = cause
     f[key, s.F_SEEN] = seen
     f[key, s.F_HELD] = seen - missing
-    f[key, s.F_MISSING] = missing
     if f[key, s.F_MARKS] >= 0:
         f[key, s.F_LAST_NS] = max(f[key, s.F_LAST_NS], _latest(fr, f[key, s.F_MARKS], seen))
     if first >= 0:

@@ -29,7 +29,6 @@ from kwire.captures.kernels import Array, Bytes, Table
     F_LAST_MARK,
     F_SEEN,  # DROP: stream bytes of the frame so far, missing ones included
     F_HELD,  # DROP: captured bytes of the frame so far
-    F_MISSING,  # DROP: missing bytes of the frame so far
     F_CAUSE,  # DROP: why (TRUNCATED, LIMIT)
     F_LAST_NS,
     F_FRAMES,  # frames seen: the next one's ordinal
@@ -42,7 +41,7 @@ from kwire.captures.kernels import Array, Bytes, Table
     F_HOLE,  # bytes are missing since the last message of it that was whole
     F_BRIDGED,  # zeros stand in its region for bytes that were cut off
     F_COLUMNS,
-) = range(27)
+) = range(26)
 SYNC, SEEK, DROP, SWALLOW = 0, 1, 2, 3
 TRUNCATED, LIMIT = 1, 2  # see also CUT
 
