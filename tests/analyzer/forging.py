@@ -84,28 +84,29 @@ def fetch(correlation_id: int, topic: str = "orders", client_id: str | None = CL
     return request(FETCH, 11, correlation_id, body, client_id)
 
 
-def fetch_answer(correlation_id: int, records: bytes = b"", topic: str = "orders") -> bytes:
+def fetched(index: int, records: bytes | None, error: int = 0) -> dict[str, Any]:
+    """Return a partition of an answer to Fetch."""
+    return {
+        "partitionIndex": index,
+        "errorCode": error,
+        "highWatermark": 140,
+        "lastStableOffset": 140,
+        "logStartOffset": 0,
+        "abortedTransactions": None,
+        "preferredReadReplica": -1,
+        "records": records,
+    }
+
+
+def fetch_answer(
+    correlation_id: int, records: bytes = b"", topic: str = "orders", partitions: Sequence[dict[str, Any]] = ()
+) -> bytes:
+    """Encode an answer to `fetch`: one partition with records, or these `partitions`."""
     body = {
         "throttleTimeMs": 0,
         "errorCode": 0,
         "sessionId": 0,
-        "responses": [
-            {
-                "topic": topic,
-                "partitions": [
-                    {
-                        "partitionIndex": 0,
-                        "errorCode": 0,
-                        "highWatermark": 140,
-                        "lastStableOffset": 140,
-                        "logStartOffset": 0,
-                        "abortedTransactions": None,
-                        "preferredReadReplica": -1,
-                        "records": records,
-                    }
-                ],
-            }
-        ],
+        "responses": [{"topic": topic, "partitions": [*partitions] or [fetched(0, records)]}],
     }
     return response(FETCH, 11, correlation_id, body)
 

@@ -17,35 +17,12 @@ import pytest
 
 from kwire import analyzer
 from tests.analyzer import forging
-from tests.analyzer.forging import answering, asking, fetch, produce, produce_answer, read, turns
+from tests.analyzer.forging import answering, asking, fetch, fetch_answer, fetched, produce, produce_answer, read, turns
 from tests.captures.forge import Record, Segment, Write, converse, cut, pcap, rendered
 from tests.shared import KWIRE
 
 HEADER = 61
 SMALL, LARGE = forging.batch(2, 30), forging.batch(40, 120)
-
-
-def partition(index: int, records: bytes | None, error: int = 0) -> dict[str, Any]:
-    return {
-        "partitionIndex": index,
-        "errorCode": error,
-        "highWatermark": 140 + index,
-        "lastStableOffset": 140,
-        "logStartOffset": 0,
-        "abortedTransactions": None,
-        "preferredReadReplica": -1,
-        "records": records,
-    }
-
-
-def fetch_answer(correlation_id: int, partitions: Sequence[dict[str, Any]]) -> bytes:
-    body = {
-        "throttleTimeMs": 0,
-        "errorCode": 0,
-        "sessionId": 0,
-        "responses": [{"topic": "orders", "partitions": partitions}],
-    }
-    return forging.response(forging.FETCH, 11, correlation_id, body)
 
 
 def contents(stream: bytes) -> list[range]:
@@ -80,15 +57,15 @@ def without_content(segments: Sequence[Segment]) -> list[Record]:
 
 def conversation(mss: int) -> list[Segment]:
     """A Produce request and two answers to Fetch; of the second, one partition has an error, two have batches."""
-    two = [partition(0, LARGE + LARGE), partition(1, None, 6), partition(2, SMALL + LARGE)]
+    two = [fetched(0, LARGE + LARGE), fetched(1, None, 6), fetched(2, SMALL + LARGE)]
     writes: list[Write] = [
         *turns([1]),
         asking(produce(2, records=LARGE)),
         answering(produce_answer(2)),
         asking(fetch(3)),
-        answering(fetch_answer(3, [partition(0, LARGE)])),
+        answering(fetch_answer(3, LARGE)),
         asking(fetch(4)),
-        answering(fetch_answer(4, two)),
+        answering(fetch_answer(4, partitions=two)),
         *turns([5]),
     ]
     return converse(writes, mss=mss)
