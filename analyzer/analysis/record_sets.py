@@ -185,17 +185,22 @@ class OpenedRecords:
 
     def _origins(self, exchanges: Exchanges) -> Origins:
         """Where the record sets of some exchanges come from, in their order."""
-        partitions = exchanges.partitions.compress(exchanges.partitions[s.P_SET] != NULL, axis=1)
-        x, owner, names = exchanges.columns, partitions[s.P_OWNER], exchanges.names
+        with_set = exchanges.partitions[s.P_SET] != NULL
+        # Of each column by itself: the few that are asked for take a fifth of the time of all.
+        number, owner, topic, topic_id, partition = (
+            exchanges.partitions[row].compress(with_set)
+            for row in (s.P_SET, s.P_OWNER, s.P_TOPIC, s.P_TOPIC_ID, s.P_PARTITION)
+        )
+        x, names = exchanges.columns, exchanges.names
         return Origins(
-            number=partitions[s.P_SET],
+            number=number,
             connection=exchanges.connection[owner],
             exchange=x[s.X_EXCHANGE, owner],
             reply=x[s.X_REPLY, owner],
             side=np.where(x[s.X_API_KEY, owner] == api_names.PRODUCE, PRODUCE, FETCH),
-            topic=partitions[s.P_TOPIC],
-            topic_id=partitions[s.P_TOPIC_ID],
-            partition=partitions[s.P_PARTITION],
+            topic=topic,
+            topic_id=topic_id,
+            partition=partition,
             capture=names.capture,
             connections=names.connections,
             strings=names.strings,
