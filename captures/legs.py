@@ -70,9 +70,12 @@ def key_of(kind: Int, first: Int, second: Int) -> Int:
 @inline
 def client_key(packets: PacketColumns, i: Int, asks: Flag) -> Int:
     """Of the client's end of a packet: who sent it, if that `asks`, else who is to have it."""
+    # Chunks have addresses as signed numbers, which plain Python would not combine with these.
     if asks:
-        return key_of(CLIENT, packets.src_hi[i], packets.src_lo[i] ^ np.uint64(packets.src_port[i]) << np.uint64(48))
-    return key_of(CLIENT, packets.dst_hi[i], packets.dst_lo[i] ^ np.uint64(packets.dst_port[i]) << np.uint64(48))
+        low, port = np.uint64(packets.src_lo[i]), np.uint64(packets.src_port[i])
+        return key_of(CLIENT, packets.src_hi[i], low ^ port << np.uint64(48))
+    low, port = np.uint64(packets.dst_lo[i]), np.uint64(packets.dst_port[i])
+    return key_of(CLIENT, packets.dst_hi[i], low ^ port << np.uint64(48))
 
 
 @inline
