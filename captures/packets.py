@@ -541,11 +541,12 @@ class Reader:
         self.notes.extend(f"{source.path}: {note}" for note in layout.notes)
         if not layout.state[layouts.NUMBER] and not any(note.startswith(f"{source.path}: ") for note in self.notes):
             self.notes.append(f"{source.path}: holds no packet")
-        if (one_of := source.one_of) != 1:
-            self.notes.append(f"{source.path}: one of {one_of:,} connections was captured (--sample)")
-        if source.no_payload:
+        statistics = source.statistics()
+        if statistics.one_of != 1:
+            self.notes.append(f"{source.path}: one of {statistics.one_of:,} connections was captured (--sample)")
+        if statistics.no_payload:
             self.notes.append(f"{source.path}: the content of record batches was left out (--no-payload)")
-        dropped = source.dropped if layout.dropped is None else layout.dropped
+        dropped = statistics.dropped if layout.dropped is None else layout.dropped
         if dropped is not None:
             self._dropped = (self._dropped or 0) + dropped
 

@@ -69,7 +69,7 @@ class ChunkResult:
 
     known: the state that its reader began with, None if no start was found; after: the state where it stopped;
     ended: its file ends there; stored, crc32c: bytes of the file as stored that were read, and their CRC-32C; rows:
-    TCP packets."""
+    TCP packets; statistics: what is known of a file that ended outside its bytes."""
 
     known: ChunkStart | None
     after: ChunkStart
@@ -80,7 +80,7 @@ class ChunkResult:
     rows: int = 0
     counts: np.ndarray | None = None
     info: FileInfo | None = None
-    dropped: int | None = None
+    statistics: sidecar.Statistics = sidecar.NOTHING
     notes: list[str] = field(default_factory=list)
     secrets: list[bytes] = field(default_factory=list)
     secrets_at: list[int] = field(default_factory=list)
@@ -222,7 +222,7 @@ class ChunkReader(Reader):
             rows,
             self._counts,
             self.files[0],
-            source.dropped if ended else None,
+            source.statistics() if ended else sidecar.NOTHING,
             self.notes,
             self.secrets,
             self.secrets_at,
@@ -267,17 +267,11 @@ class _Whole:
     size: int
     bytes_read: int
     crc32c: int
-    dropped: int | None
+    beside: sidecar.Statistics
 
-    @property
-    def one_of(self) -> int:
-        """N where one of N connections was captured; else 1."""
-        return sidecar.one_of(self.path)
-
-    @property
-    def no_payload(self) -> bool:
-        """Whether the content of record batches was left out."""
-        return sidecar.no_payload(self.path)
+    def statistics(self) -> sidecar.Statistics:
+        """What is known of it outside its bytes."""
+        return self.beside
 
     def drain(self) -> None:
         """It was."""
@@ -361,7 +355,7 @@ class ChunkJoiner(Reader):
         self._crc32c = combined(self._crc32c, result.crc32c, result.stored)
         self._stored += result.stored
         self._over = result.ended
-        whole = _Whole(result.info.path, result.info.size, self._stored, self._crc32c, result.dropped)
+        whole = _Whole(result.info.path, result.info.size, self._stored, self._crc32c, result.statistics)
         if result.ended:
             self._finish(whole, layout)  # type: ignore[arg-type]  # has what it asks for
         self._describe(len(self.files) - 1, whole, layout)  # type: ignore[arg-type]  # the same

@@ -1,8 +1,8 @@
 """Read and write FILE.stats.json, the sidecar in which `kwire record` counts lost packets.
 
-In: a capture's path. Out: that number, which share of the connections was captured, and whether records were left out.
-Rules: it is a hint, not a capture: a sidecar that is missing, too large or malformed is ignored; it is written whole or
-not at all, with mode 0600, through a file that nobody else can have put there.
+In: a capture's path. Out: `Statistics`: that number, which share of the connections was captured, and whether records
+were left out. Rules: it is a hint, not a capture: a sidecar that is missing, too large or malformed is ignored; it is
+written whole or not at all, with mode 0600, through a file that nobody else can have put there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 import stat
 import tempfile
 import time
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kwire.captures.cache import put
 
@@ -48,25 +48,35 @@ def clear_dead(folder: str, stem: str) -> None:
                     os.unlink(entry.path)
 
 
-def dropped(capture: str) -> int | None:
-    """Return the number of packets that the capture lost, from its sidecar; None if there is none."""
-    lost = _statistics(capture).get("dropped")
-    return lost if type(lost) is int and 0 <= lost < 1 << 53 else None
+class Statistics(NamedTuple):
+    """What is known of a capture outside its bytes.
+
+    dropped     packets that it lost; None if nobody says
+    one_of      N where `kwire record --sample 1/N` made it
+    no_payload  whether `kwire record --no-payload` made it
+    """
+
+    dropped: int | None = None
+    one_of: int = 1
+    no_payload: bool = False
 
 
-def one_of(capture: str) -> int:
-    """Return N where `kwire record --sample 1/N` made the capture, from its sidecar; else 1."""
-    share = _statistics(capture).get("sample")
+NOTHING: Final = Statistics()
+
+
+def statistics(capture: str) -> Statistics:
+    """Return what the sidecar of a capture says."""
+    content = _content(capture)
+    lost, share = content.get("dropped"), content.get("sample")
     match = re.fullmatch(r"1/([1-9]\d{0,5})", share) if isinstance(share, str) else None
-    return int(match[1]) if match is not None else 1
+    return Statistics(
+        dropped=lost if type(lost) is int and 0 <= lost < 1 << 53 else None,
+        one_of=int(match[1]) if match is not None else 1,
+        no_payload=content.get("no_payload") is True,
+    )
 
 
-def no_payload(capture: str) -> bool:
-    """Whether `kwire record --no-payload` made the capture, as its sidecar says."""
-    return _statistics(capture).get("no_payload") is True
-
-
-def _statistics(capture: str) -> dict[str, Any]:
+def _content(capture: str) -> dict[str, Any]:
     """Return what a sidecar holds; nothing where there is none."""
     try:
         # Not to wait where somebody made a pipe of that name.
@@ -78,7 +88,7 @@ def _statistics(capture: str) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     try:
-        statistics = json.loads(content) if len(content) <= _MOST_BYTES else None
+        described = json.loads(content) if len(content) <= _MOST_BYTES else None
     except (ValueError, RecursionError):
         return {}
-    return statistics if isinstance(statistics, dict) else {}
+    return described if isinstance(described, dict) else {}

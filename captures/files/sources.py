@@ -285,26 +285,11 @@ class Source:
         except (OSError, ValueError, AttributeError):
             pass
 
-    @property
-    def dropped(self) -> int | None:
-        """Packets that the capture lost, counted outside its bytes: in a sidecar, or by a live tap."""
+    def statistics(self) -> sidecar.Statistics:
+        """What is known of the capture outside its bytes: by a sidecar, or by a live tap."""
         if self._beside:
-            return sidecar.dropped(self._beside)
-        lost: int | None = getattr(self._handle, "dropped", None)
-        return lost
-
-    @property
-    def one_of(self) -> int:
-        """N where one of N connections was captured, by a sidecar or a live tap; else 1."""
-        if self._beside:
-            return sidecar.one_of(self._beside)
-        sample: int = getattr(self._handle, "one_of", 1)
-        return sample
-
-    @property
-    def no_payload(self) -> bool:
-        """Whether the content of record batches was left out, as a sidecar says."""
-        return bool(self._beside) and sidecar.no_payload(self._beside)
+            return sidecar.statistics(self._beside)
+        return sidecar.Statistics(getattr(self._handle, "dropped", None), getattr(self._handle, "one_of", 1))
 
     def _guarded_peek(self) -> bytes:
         try:

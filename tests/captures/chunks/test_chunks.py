@@ -27,13 +27,14 @@ from kwire.captures.chunks.checksums import combined
 from kwire.captures.chunks.chunk_reader import ChunkJoiner, ChunkReader, chunks_of, guessed
 from kwire.captures.chunks.routing import RoutedReader, check_same
 from kwire.captures.chunks.sorting import StoredChunk, store
-from kwire.captures.files import CaptureError, CapturePoint, capture_points, layouts
+from kwire.captures.files import CaptureError, CapturePoint, capture_points, layouts, sidecar
 from kwire.captures.flows import FORGET_NS, REMEMBERED
 from tests.captures import forge
 from tests.captures.chunks.chunking import Reading, in_chunks, whole
 from tests.captures.chunks.damaging import differences_of
 from tests.captures.forge import RAW, TO_BROKER, TO_CLIENT, Record, Write
 from tests.captures.mutants import fragments
+from tests.programs import STRICT, printed
 from tests.shared import SAMPLES, capture_files, sample_folders
 
 KIB = 1 << 10
@@ -71,6 +72,18 @@ def _inside(data: bytes, piece: int) -> list[Record]:
     return forge.rendered(
         forge.converse([Write(TO_BROKER, data)], mss=piece, acks=False, start_ns=forge.START_NS + 10**9)
     )
+
+
+def test_what_stands_beside_a_capture_is_said_where_its_path_is_relative(tmp_path: Path) -> None:
+    data = forge.pcap(_records())
+    (tmp_path / "a.pcap").write_bytes(data)
+    sidecar.write(str(tmp_path / "a.pcap"), b'{"dropped": 7, "sample": "1/4", "no_payload": true}')
+    point = CapturePoint("point", ("a.pcap",), folder=str(tmp_path))
+    expected = whole(point)
+    assert expected.counts["dropped_by_capture"] == 7
+    assert sum("(--sample)" in note or "(--no-payload)" in note for note in expected.notes) == 2
+    (parts := tmp_path / "parts").mkdir()
+    assert in_chunks(point, 8 * KIB, 3, parts, 2 * KIB).differences(expected) == []
 
 
 # --- what packets there are -------------------------------------------------------------------------------------------
@@ -345,6 +358,14 @@ def test_where_no_start_is_to_be_found_the_chunk_is_read_again(tmp_path: Path) -
 
 def test_damaged_captures_in_chunks(tmp_path: Path) -> None:
     assert differences_of(range(int(os.environ.get("KWIRE_CHUNKED", "24"))), tmp_path) == []
+
+
+def test_chunks_need_no_compiler(tmp_path: Path) -> None:
+    code = (
+        "from pathlib import Path; from tests.captures.chunks.damaging import differences_of;"
+        f"print(differences_of(range(12), Path({str(tmp_path)!r})))"
+    )
+    assert printed(code, *STRICT, NUMBA_DISABLE_JIT="1") == "[]\n"
 
 
 def test_checksums_are_joined() -> None:

@@ -230,17 +230,17 @@ def test_without_the_option_nothing_is_said_of_it(tmp_path: Path) -> None:
     path = tmp_path / "a.pcap"
     written(Target(str(path)), sample_records())
     assert not {"no_payload", "left_out_bytes"} & json.loads(Path(sidecar.path_of(str(path))).read_text()).keys()
-    assert not sidecar.no_payload(str(path))
+    assert not sidecar.statistics(str(path)).no_payload
     for content in (b'{"no_payload": 1}', b'{"no_payload": "true"}', b"[]"):
         sidecar.write(str(path), content)
-        assert not sidecar.no_payload(str(path))
+        assert not sidecar.statistics(str(path)).no_payload
 
 
 @pytest.mark.parametrize("share", ["1/0", "8", "1/-2", "1/99999999", 8, None, ["1/8"], "1/\u0668"])
 def test_what_is_no_share_says_nothing(share: object, tmp_path: Path) -> None:
     path = tmp_path / "a.pcap"
     sidecar.write(str(path), json.dumps({"sample": share}).encode())
-    assert sidecar.one_of(str(path)) == 1
+    assert sidecar.statistics(str(path)).one_of == 1
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
@@ -273,14 +273,14 @@ def test_what_was_lost_is_known_of_a_file_that_was_never_ended(ending: str, tmp_
 )
 def test_what_makes_no_sense_beside_a_capture_says_nothing(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.pcap.stats.json").write_bytes(content)
-    assert sidecar.dropped(str(tmp_path / "a.pcap")) is None
+    assert sidecar.statistics(str(tmp_path / "a.pcap")).dropped is None
 
 
 def test_a_pipe_or_folder_beside_a_capture_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.pcap.stats.json")
     (tmp_path / "b.pcap.stats.json").mkdir()
-    assert sidecar.dropped(str(tmp_path / "a.pcap")) is None
-    assert sidecar.dropped(str(tmp_path / "b.pcap")) is None
+    assert sidecar.statistics(str(tmp_path / "a.pcap")).dropped is None
+    assert sidecar.statistics(str(tmp_path / "b.pcap")).dropped is None
 
 
 @pytest.mark.parametrize("is_there", ["pipe", "folder", "link"])
@@ -298,7 +298,7 @@ def test_what_somebody_put_in_a_sidecars_place_keeps_nobody_waiting(is_there: st
     recording = Recording(ScriptedTap([]), Target(str(path)))
     recording.take(chunks_of(sample_records()[:10], 10)[0])
     recording.close(NONE)
-    assert sidecar.dropped(str(path)) == (None if is_there == "folder" else 0)
+    assert sidecar.statistics(str(path)).dropped == (None if is_there == "folder" else 0)
     assert precious.read_bytes() == b"theirs"
     assert not list(tmp_path.glob(".*")), "nothing is left where a sidecar cannot be"
 
@@ -396,7 +396,7 @@ def test_only_a_capture_is_replaced(tmp_path: Path) -> None:
     written(Target(str(path)), sample_records()[:3])
     assert len(rows(path)) == 3
     assert path.stat().st_mode & 0o777 == 0o600
-    assert sidecar.dropped(str(path)) == 0
+    assert sidecar.statistics(str(path)).dropped == 0
 
 
 def test_a_link_is_not_followed(tmp_path: Path) -> None:
