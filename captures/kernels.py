@@ -662,8 +662,9 @@ def prefetch_block(rows: Table, begin: Int) -> None:
 
 @inline
 def copy_bytes(into: Bytes, at: Int, source: Bytes, start: Int, count: Int) -> None:
-    """into[at:at + count] = source[start:start + count]; the two must not overlap. Unsigned indices: with signed ones
-    Numba minds negative ones at every byte, and the loop is ten times slower than a copy."""
+    """into[at:at + count] = source[start:start + count], byte by byte: the two may overlap where bytes move down.
+    Unsigned indices: with signed ones Numba minds negative ones at every byte, and the loop is ten times slower than a
+    copy."""
     to = numpy.uint64(at)
     origin = numpy.uint64(start)
     for i in range(numpy.uint64(count)):

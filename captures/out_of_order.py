@@ -11,7 +11,7 @@ import numpy as np
 
 from kwire.captures import stream_tables as t
 from kwire.captures.copies import duplicate
-from kwire.captures.kernels import Bytes, Flag, Int, Table, copy_bytes, inline, kernel, shared
+from kwire.captures.kernels import Array, Bytes, Flag, Int, Table, copy_bytes, inline, kernel, shared
 from kwire.captures.segment_sums import byte_sum
 from kwire.captures.stream_tables import Origin, StreamTables
 
@@ -210,13 +210,14 @@ def displace(tables: StreamTables, key: Int, start: Int, stop: Int) -> None:
 
 
 @kernel
-def compact(w: Table, rows: Int, waiting: Bytes, into: Bytes) -> Int:
-    """Copy the bytes that still wait to the front of `into`; returns how many there are."""
+def compact(w: Table, order: Array, waiting: Bytes) -> Int:
+    """Move the bytes that still wait to the front; returns how many there are. `order`: their rows, by where their
+    bytes are: each moves to a place that no other one has any more."""
     used = np.int64(0)
-    for row in range(rows):
-        if w[row, t.W_LENGTH] > 0:
-            at = w[row, t.W_AT]
-            copy_bytes(into, used, waiting, at, w[row, t.W_CAPTURED])
+    for row in order:
+        at = w[row, t.W_AT]
+        if at != used:
+            copy_bytes(waiting, used, waiting, at, w[row, t.W_CAPTURED])
             w[row, t.W_AT] = used
-            used += w[row, t.W_CAPTURED]
+        used += w[row, t.W_CAPTURED]
     return used

@@ -24,7 +24,7 @@ Rules
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -85,10 +85,13 @@ OK, NEED_SEGMENTS, NEED_WAITING, NEED_BYTES, NEED_SLOTS = 0, 1, 2, 3, 4
 FULL = {
     NEED_SEGMENTS: ("out",),
     NEED_WAITING: ("waiting",),
-    NEED_BYTES: ("held",),
     NEED_SLOTS: ("connections", "directions", "recent"),
 }
-"""The tables that a status says are full."""
+"""The tables that a status says are full; what `NEED_BYTES` says, `Streams` makes room for."""
+
+_LEAST_HELD: Final = 1 << 20
+_USUAL_HELD: Final = 1 << 24
+"""Bytes of memory for what waits: at first, and what is kept however little waits."""
 
 
 @inline
@@ -612,6 +615,7 @@ class Streams:
 
     def __init__(self, shard: int = 0, shards: int = 1, waiting_bytes: int = WAITING_BYTES) -> None:
         self.shard, self.shards, self.waiting_bytes = shard, shards, waiting_bytes
+        self._usual = 0
         counters = np.zeros(t.V_COLUMNS, np.int64)
         counters[t.V_FREE] = -1
         self._tables = StreamTables(
@@ -619,7 +623,7 @@ class Streams:
             directions=np.zeros((1 << 9, t.D_COLUMNS), np.int64),
             recent=np.zeros((1 << 9, t.RECENT, t.R_COLUMNS), np.int64),
             waiting=np.zeros((1 << 10, t.W_COLUMNS), np.int64),
-            held=np.zeros(1 << 20, np.uint8),
+            held=np.zeros(_LEAST_HELD, np.uint8),
             counters=counters,
             out=np.zeros((1 << 14, t.SEG_COLUMNS), np.int64),
         )
@@ -648,7 +652,13 @@ class Streams:
             )
             if status == OK:
                 break
-            self._tables = grown(self._tables, status, FULL)
+            if status == NEED_BYTES:
+                # At once for all that may wait of the window.
+                coming = len(packets.buffer) - packets.spare
+                held, used = self._tables.held, int(self._tables.counters[t.V_BYTES])
+                self._resize_held(max(2 * len(held), used + coming))
+            else:
+                self._tables = grown(self._tables, status, FULL)
         tables = self._tables
         return Segments(tables.out[: tables.counters[t.V_OUT]], (packets.buffer, tables.held))
 
@@ -678,14 +688,25 @@ class Streams:
         return ordinals
 
     def _compact(self) -> None:
-        """Bytes handed on in the last window are not needed any more."""
+        """Bytes handed on in the last window are not needed any more. Memory for as many as there were lately is kept:
+        where a capture loses packets, window after window has some that wait, and fresh memory costs more than to fill
+        it."""
         tables, counters = self._tables, self._tables.counters
-        live = int(counters[t.V_LIVE])
+        live, used = int(counters[t.V_LIVE]), int(counters[t.V_BYTES])
+        self._usual = max(used, self._usual * 7 // 8)
         if live == 0:
-            counters[t.V_BYTES] = 0
-            if len(tables.held) > 1 << 24:
-                self._tables = tables._replace(held=np.zeros(1 << 20, np.uint8))
-        elif int(counters[t.V_BYTES]) > 2 * live + (1 << 20):
-            into = np.zeros(max(1 << 20, 2 * live), np.uint8)
-            counters[t.V_BYTES] = compact(tables.waiting, counters[t.V_ROWS], tables.held, into)
-            self._tables = tables._replace(held=into)
+            used = 0
+        elif used > 2 * live + _LEAST_HELD:
+            rows = tables.waiting[: int(counters[t.V_ROWS])]
+            alive = np.flatnonzero(rows[:, t.W_LENGTH] > 0)
+            used = int(compact(tables.waiting, alive[np.argsort(rows[alive, t.W_AT])], tables.held))
+        counters[t.V_BYTES] = used
+        if len(tables.held) > max(_USUAL_HELD, 4 * self._usual):
+            self._resize_held(max(_LEAST_HELD, 2 * used))
+
+    def _resize_held(self, size: int) -> None:
+        """Give what waits other memory."""
+        held, used = self._tables.held, int(self._tables.counters[t.V_BYTES])
+        other = np.zeros(size, np.uint8)
+        other[:used] = held[:used]
+        self._tables = self._tables._replace(held=other)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -515,6 +516,50 @@ def test_memory_of_bytes_that_waited_is_used_again() -> None:
         assert stage.waiting <= len(block)
     assert len(stage._tables.held) <= 1 << 22
     assert stage.directions[0, stream_tables.D_CAPTURED] == 10_000_000
+
+
+def test_bytes_that_wait_stay_right_while_their_memory_is_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(5)
+    pieces = [rng.randbytes(40_000) for _ in range(150)]
+    late = sorted(range(len(pieces)), key=lambda number: number + 30 * rng.random())
+    packed: list[bool] = []
+
+    def watched(waiting: np.ndarray, order: np.ndarray, held: np.ndarray) -> int:
+        assert (np.diff(waiting[order, stream_tables.W_AT]) > 0).all(), "none moves to where another's bytes are"
+        packed.append(bool((np.diff(order) < 0).any()))
+        return int(out_of_order.compact(waiting, order, held))
+
+    monkeypatch.setattr(streams, "compact", watched)
+    segments = [*HANDSHAKE, *(c(40_000 * number, pieces[number]) for number in late)]
+    (followed,) = follow(segments, batches=range(1, len(segments)))
+    assert followed.sent("client") == b"".join(pieces)
+    assert len(packed) >= 2
+    assert any(packed), "rows are not in the order of their bytes"
+
+
+def test_memory_is_kept_while_bytes_wait_again_and_again() -> None:
+    flows, stage, block = Flows(), Streams(), bytes(50_000)
+    at, sizes, base = 0, [], 0
+
+    def take(*segments: Segment) -> None:
+        nonlocal base
+        batch = packets_of(timed(segments), base + 1)
+        stage.advance(batch, flows.assign(batch), base, flows.slots)
+        base += len(segments)
+        sizes.append(len(stage._tables.held))
+
+    take(*HANDSHAKE)
+    for _ in range(4):  # 40 MB wait for what comes first, and then nothing does
+        take(*(c(at + 50_000 * number, block) for number in range(1, 800)))
+        take(c(at, block))
+        at += 40_000_000
+    after = len(sizes)
+    for _ in range(40):
+        take(c(at, b"x"))
+        at += 1
+    assert len(set(sizes[1:after])) == 1
+    assert sizes[after] == sizes[1] >= 40_000_000
+    assert sizes[-1] == 1 << 20
 
 
 # ------------------------------------------------------------ the reference implementation, and the kernels another way
