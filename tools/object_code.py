@@ -132,7 +132,7 @@ def by_themselves() -> None:
     tables = Flows().tables
     rebuild_buckets(np.full(8, -1, np.int64), tables.keys, tables.state[0])
     streams = Streams()._tables
-    out_of_order.compact(streams.waiting, streams.counters[0], streams.held, some)
+    out_of_order.compact(streams.waiting, np.zeros(0, np.int64), streams.held)
     conversations = shard.Conversations(shard.layouts())
     shard.move_regions(conversations._state.framing.f[:0], conversations._state.framing.slab, some)
     encoding.encode_request(18, 0, 1, "kwire", {})  # ApiVersions
