@@ -80,7 +80,7 @@ class ChunkResult:
     rows: int = 0
     counts: np.ndarray | None = None
     info: FileInfo | None = None
-    statistics: sidecar.Statistics = sidecar.NOTHING
+    statistics: sidecar.CaptureStatistics = sidecar.NOTHING
     notes: list[str] = field(default_factory=list)
     secrets: list[bytes] = field(default_factory=list)
     secrets_at: list[int] = field(default_factory=list)
@@ -267,10 +267,10 @@ class _Whole:
     size: int
     bytes_read: int
     crc32c: int
-    beside: sidecar.Statistics
+    beside: sidecar.CaptureStatistics
 
-    def statistics(self) -> sidecar.Statistics:
-        """What is known of it outside its bytes."""
+    def statistics(self) -> sidecar.CaptureStatistics:
+        """Return the facts about it outside its bytes."""
         return self.beside
 
     def drain(self) -> None:

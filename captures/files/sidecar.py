@@ -1,8 +1,8 @@
 """Read and write FILE.stats.json, the sidecar in which `kwire record` counts lost packets.
 
-In: a capture's path. Out: `Statistics`: that number, which share of the connections was captured, and whether records
-were left out. Rules: it is a hint, not a capture: a sidecar that is missing, too large or malformed is ignored; it is
-written whole or not at all, with mode 0600, through a file that nobody else can have put there.
+In: a capture's path. Out: `CaptureStatistics`: that number, which share of the connections was captured, and whether
+records were left out. Rules: it is a hint, not a capture: a sidecar that is missing, too large or malformed is ignored;
+it is written whole or not at all, with mode 0600, through a file that nobody else can have put there.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def clear_dead(folder: str, stem: str) -> None:
                     os.unlink(entry.path)
 
 
-class Statistics(NamedTuple):
-    """What is known of a capture outside its bytes.
+class CaptureStatistics(NamedTuple):
+    """Facts about a capture outside its bytes.
 
     dropped     packets that it lost; None if nobody says
     one_of      N where `kwire record --sample 1/N` made it
@@ -61,15 +61,15 @@ class Statistics(NamedTuple):
     no_payload: bool = False
 
 
-NOTHING: Final = Statistics()
+NOTHING: Final = CaptureStatistics()
 
 
-def statistics(capture: str) -> Statistics:
+def statistics(capture: str) -> CaptureStatistics:
     """Return what the sidecar of a capture says."""
     content = _content(capture)
     lost, share = content.get("dropped"), content.get("sample")
     match = re.fullmatch(r"1/([1-9]\d{0,5})", share) if isinstance(share, str) else None
-    return Statistics(
+    return CaptureStatistics(
         dropped=lost if type(lost) is int and 0 <= lost < 1 << 53 else None,
         one_of=int(match[1]) if match is not None else 1,
         no_payload=content.get("no_payload") is True,

@@ -285,11 +285,11 @@ class Source:
         except (OSError, ValueError, AttributeError):
             pass
 
-    def statistics(self) -> sidecar.Statistics:
-        """What is known of the capture outside its bytes: by a sidecar, or by a live tap."""
+    def statistics(self) -> sidecar.CaptureStatistics:
+        """Return the facts about the capture outside its bytes: from a sidecar, or from a live tap."""
         if self._beside:
             return sidecar.statistics(self._beside)
-        return sidecar.Statistics(getattr(self._handle, "dropped", None), getattr(self._handle, "one_of", 1))
+        return sidecar.CaptureStatistics(getattr(self._handle, "dropped", None), getattr(self._handle, "one_of", 1))
 
     def _guarded_peek(self) -> bytes:
         try:
